@@ -13,7 +13,8 @@
 #   make fuzz    random graphs, GRAPHS=20000 of them, and 3,000 more on emulated GPUs
 #   make kernels docs/kernels.md, from the list of kernels
 #   make opinfo  torch's own samples of its operators (ARGS=softmax: one, ARGS=--report: totals, worst first)
-#   make test-gpu, make sanitize-gpu, make bench-gpu: on a machine with an NVIDIA GPU; install nothing
+#   make test-gpu        on a machine with a GPU; ARGS="--device opencl --shard 2/5": which GPU, the second of five parts
+#   make sanitize-gpu, make bench-gpu: on a machine with an NVIDIA GPU; these three install nothing
 # Pass options with ARGS, for example: make demo ARGS="--epochs 10", make test ARGS="-k softmax".
 
 PYTHON ?= python3
@@ -26,7 +27,7 @@ ARGS ?=
 .NOTPARALLEL:
 
 help:
-	@sed -n '2,17s/^# *//p' Makefile
+	@sed -n '/^#   /s/^# *//p' Makefile
 
 demo: $(VENV)/.has-run
 	$(BIN)/python -m weft.demo $(ARGS)
@@ -107,7 +108,9 @@ advice: $(VENV)/.has-run
 compare: $(VENV)/.has-compare
 	$(BIN)/python benchmarks/comparison.py $(ARGS)
 
-# These run with the python3 on PATH and install nothing: GPU machines bring their own packages.
+# These run with the python3 on PATH and install nothing: GPU machines bring their own packages. ARGS="--device opencl"
+# names the GPU (default: cuda), "--shard 2/5" one of five parts, WEFT_CACHE_DIR a folder that keeps compiled kernels for
+# the next part.
 PARALLEL = $(shell python3 -c 'import importlib.util as u; print("-n 8 -p no:benchmark" if u.find_spec("xdist") else "")')
 test-gpu:
 	python3 -m pytest -q -p no:benchmark $(PARALLEL) -m "gpu and not serial" tests/gpu tests/backend $(ARGS)

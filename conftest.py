@@ -1,5 +1,6 @@
 """What all tests share: `weft` and `np` in the examples of docstrings, plans that are made, not read from disk, and a
-folder for compiled kernels that the workers of one run share. The user's own cache is neither read nor written."""
+folder for compiled kernels that the workers of one run share. The user's own cache is neither read nor written. Options
+of our own are those of the plugins: `--device` and `--shard`."""
 
 import operator
 import os
@@ -14,6 +15,7 @@ import weft
 from weft.compiler import plan_cache
 from weft.names import public_paths
 
+pytest_plugins = ["tests.chosen_device", "tests.shards"]
 plan_cache.ACTIVE = False  # a test that changes the compiler must neither read nor leave plans; kernels are kept
 _made_folder = ""
 # Functions that are made of the table of operations: their examples are those of the functions in the table.

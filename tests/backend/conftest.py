@@ -7,32 +7,27 @@ from pathlib import Path
 import pytest
 
 import weft
+from tests.chosen_device import devices_of, skip_unless_able
 from weft.compiler import plan_cache, realize
 
 if importlib.util.find_spec("torch") is None:
     collect_ignore = [path.name for path in Path(__file__).parent.glob("*.py") if "import torch" in path.read_text()]
 
 
-def computing() -> list:
-    """The CPU, and a GPU where there is one: those tests are marked `gpu` and run by `make test-gpu`."""
-    found = ["cpu"]
-    try:
-        weft.get_device("cuda")
-        found.append(pytest.param("cuda", marks=pytest.mark.gpu))
-    except weft.DeviceError:
-        pass
-    return found
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "on_each_device" in metafunc.fixturenames:
+        metafunc.parametrize("on_each_device", devices_of(metafunc.config), indirect=True)
 
 
-@pytest.fixture(params=computing())
+@pytest.fixture
 def on_each_device(request):
     """Every device that compiles and computes, in turn, as the default device; the random stream starts anew."""
-    if request.param != "cpu" and request.node.get_closest_marker("cpu_only"):
-        pytest.skip("looks at what only the CPU has")
-    with weft.device(request.param):
+    device = weft.get_device(request.param)
+    skip_unless_able(request.node, device)
+    with device:
         weft.manual_seed(0)
         yield request.param
-        weft.get_device(request.param).backend.synchronise()  # what is known late is this test's
+        device.backend.synchronise()  # what is known late is this test's
 
 
 @pytest.fixture

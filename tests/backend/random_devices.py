@@ -111,9 +111,12 @@ def draw_gpu(draw) -> Gpu:
 
 
 def draw_limited_gpu(draw) -> Gpu:
-    """The same with what WebGPU guarantees and no more: few buffers for a kernel, and no 64-bit integers."""
+    """The same with what WebGPU guarantees and no more: few buffers for a kernel, and no 64-bit integers; or with
+    bindings so small that large values take several."""
     gpu = draw_gpu(draw)
-    limits = {**dict(gpu.limits), "storage_buffers": draw(st.sampled_from([8, 8, 6])), "workgroups": 65535}
+    buffers, binding, allocation = draw(st.sampled_from([(8, 0, 0), (8, 0, 0), (6, 0, 1 << 16), (64, 4096, 1 << 16)]))
+    limits = {**dict(gpu.limits), "storage_buffers": buffers, "binding_bytes": binding, "workgroups": 65535}
+    limits["allocation_bytes"] = allocation
     return replace(gpu, features=(*gpu.features, "no int64_arithmetic"), limits=tuple(limits.items()))
 
 

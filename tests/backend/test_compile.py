@@ -361,7 +361,8 @@ def test_the_plan_can_be_seen():
     step(ones(4, 5))
     (kernel,) = step.plan.kernels()
     device = weft.default_device().name
-    assert "exp" in kernel.name and ("define" if device == "cpu" else "__global__") in kernel.source
+    entry = {"cpu": "define", "opencl": "__kernel", "webgpu": "@compute"}.get(weft.default_device().kind, "__global__")
+    assert "exp" in kernel.name and entry in kernel.source
     assert kernel.bytes == 2 * 4 * 5 * 4 and kernel.flops > 0
     memory = step.plan.memory()
     assert (memory.inputs, memory.outputs, memory.arena_bytes, memory.peak) == (80, 80, 0, 160)

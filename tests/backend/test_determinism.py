@@ -140,3 +140,34 @@ def test_a_folded_constant_has_the_bits_of_a_computed_one(name):
         computed = getattr(x, name)().numpy()
         folded = weft.compile(lambda x, number=number: getattr(weft.full((5,), number), name)() + x)(weft.zeros(5))
         np.testing.assert_array_equal(folded.numpy(), computed, err_msg=str(number))
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(16, 32, 128), (128, 32, 16), (64, 64, 64), (200, 120, 300), (7, 5, 3)])
+def test_a_product_has_one_result_whichever_way_it_is_read(m, n, k):
+    """The libraries of CPUs add in another order where they compute the transpose."""
+    rng = np.random.default_rng(0)
+    a, b = (weft.tensor(rng.standard_normal(shape, dtype=np.float32)) for shape in ((m, k), (k, n)))
+    c = weft.tensor(rng.standard_normal((m, 9), dtype=np.float32))
+    product = a @ b
+    weft.eval(product)
+    stored = [product.mT.contiguous(), product.mT @ c, (product * 2.0).mT @ c]
+    fused = weft.compile(lambda a, b, c: ((a @ b).mT.contiguous(), (a @ b).mT @ c, ((a @ b) * 2.0).mT @ c))(a, b, c)
+    for one, other in zip(stored, fused, strict=True):
+        assert one.numpy().tobytes() == other.numpy().tobytes()
+
+
+@pytest.mark.parametrize("way", ["weight", "input"])
+def test_gradients_of_a_product_are_the_same_alone_and_together(way):
+    weight, x = (weft.randn(96, 40, requires_grad=True) for _ in range(2))
+    wanted = weight if way == "weight" else x
+
+    def gradients():
+        for tensor in (weight, x):
+            tensor.grad = None
+        F.gelu(F.linear(x, weight)).square().sum().backward()
+
+    gradients()
+    alone = wanted.grad.numpy()
+    gradients()
+    weft.eval(weight.grad, x.grad)
+    assert wanted.grad.numpy().tobytes() == alone.tobytes()

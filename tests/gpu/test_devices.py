@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 
@@ -9,15 +10,18 @@ import numpy as np
 import pytest
 
 import weft
-from weft.backends.cuda.backend import CudaBackend
+from weft.backends import registry
 from weft.errors import DeviceError, IndexRangeError, OutOfMemoryError
 
 
 @pytest.fixture
-def other():
+def other(gpu):
     """A second GPU, or the same one a second time."""
-    several = [device for device in weft.devices() if device.kind == "cuda"]
-    return several[1] if len(several) > 1 else CudaBackend(0).device
+    several = [device for device in weft.devices() if device.kind == gpu.kind and device is not gpu]
+    if several:
+        return several[0]
+    module, name = registry.BACKENDS[gpu.kind]
+    return getattr(importlib.import_module(module), name)().devices()[gpu.index]
 
 
 def test_devices_do_not_mix(gpu, other):
@@ -98,7 +102,7 @@ def test_an_index_out_of_range_in_a_compiled_step(gpu):
 def test_a_process_that_used_libraries_ends_quietly(gpu):
     code = (
         "import weft, weft.nn.functional as F\n"
-        "x, w = weft.randn(2, 8, 16, 16, device='cuda'), weft.randn(8, 8, 3, 3, device='cuda')\n"
+        f"x, w = weft.randn(2, 8, 16, 16, device={gpu.name!r}), weft.randn(8, 8, 3, 3, device={gpu.name!r})\n"
         "step = weft.compile(lambda x: F.conv2d(x, w, padding=1).relu().sum())\n"
         "print(step(x).item() > 0)\n"
     )

@@ -18,11 +18,11 @@ SHAPES = [(64, 128, 784), (37, 53, 71), (1, 300, 257), (300, 1, 128), (256, 512,
 
 def drawn(*shape: int, dtype=weft.float32, seed: int = 0) -> weft.Tensor:
     array = np.random.default_rng((seed, *shape)).normal(0, 1, shape)
-    return weft.tensor(array, dtype=weft.float64).to(dtype)
+    return weft.tensor(array, device="cpu").to(dtype).to(weft.default_device())
 
 
 def exact(x: weft.Tensor) -> np.ndarray:
-    return x.double().numpy()
+    return x.to("cpu").double().numpy()  # a GPU may have no float64
 
 
 def assert_right(found: weft.Tensor, want: np.ndarray, dtype) -> None:
@@ -104,13 +104,12 @@ def test_every_run_gives_the_same_bits(gpu):
     product = weft.compile(lambda a, b: a @ b)
     first = product(a, b).float().numpy().tobytes()
     assert all(product(a, b).float().numpy().tobytes() == first for _ in range(20))
-    (step,) = product.plan.plan.steps
-    assert isinstance(step, LibraryCall) == ("cublaslt" in gpu.libraries)
+    calls = [isinstance(step, LibraryCall) for step in product.plan.plan.steps]
+    assert calls and (calls == [True] if "cublaslt" in gpu.libraries else not any(calls))
 
 
-def test_shorter_factors_are_a_switch(gpu):
-    if not gpu.libraries:
-        pytest.skip("no library here")
+@pytest.mark.needs("cublaslt")
+def test_shorter_factors_are_a_switch():
     a, b = drawn(512, 512), drawn(512, 512, seed=1)
     product = weft.compile(lambda a, b: a @ b)
     want = exact(a) @ exact(b)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
+from tests.devices.named_tests import NAMED
 from tests.kernels import coverage
 from tests.kernels.names import CATALOGUE, COUNTS, Kernel
+from tests.layers import shown
 
 PAGE = Path(__file__).parents[2] / "docs" / "kernels.md"
 GPU_RECORDS = "tests/gpu/test_records.py"
 OTHERS = {"opencl": "OpenCL", "webgpu": "WebGPU", "hip": "HIP"}
+NOT_SHOWN = "?"
 
 HEAD = """# Kernels
 
@@ -23,17 +25,12 @@ operation that it names does not exist, and when a record does not call the oper
   and compiled, on the CPU by `make test`, and on a GPU by `make test-gpu` ({gpu_records}).
 - *layer* is a record of the layer harness (tests/layers), which runs on every device.
 - A path is a test. One that is named for CUDA runs on the CPU and on a GPU.
-{others}
+- OpenCL and WebGPU: ✓ means that the records (tests/devices/test_records.py), layers (tests/devices/test_layers.py)
+  or, where there are none, the tests (tests/devices/test_kernels.py) that are named for the CPU pass there, by
+  `make test-devices` on devices that the CPU emulates: PoCL and lavapipe. A question mark: not yet shown.
+- HIP: c means that the kernels of the same records, layers or tests are compiled for gfx90a
+  (tests/devices/test_hip_kernels.py). No kernel was ever executed on an AMD GPU.
 """
-
-
-COMPILED = "- For HIP, the kernels of all records are compiled (tests/devices/test_hip_kernels.py), never executed."
-
-
-def others() -> str:
-    """What is known of the backends that have no column."""
-    absent = [name for module, name in OTHERS.items() if importlib.util.find_spec(f"weft.backends.{module}") is None]
-    return f"- There is no backend yet for {', '.join(absent)}: no kernel is covered there." if absent else COMPILED
 
 
 def provided(kernel: Kernel) -> str:
@@ -51,20 +48,36 @@ def covered(kernel: Kernel, gpu: bool) -> str:
     return ", ".join(parts)
 
 
+def choose_mark(kernel: Kernel, backend: str) -> str:
+    """Whether a kernel was executed on a backend that has no cell of words, or compiled for it. Records and named tests
+    are all run there; of layers, devices.json has those that were."""
+    if kernel.records:
+        is_shown = True
+    elif kernel.layers:
+        is_shown = set(kernel.layers) <= set(shown.layers(backend))
+    else:
+        is_shown = set(kernel.tests) <= set(NAMED)
+    return ("c" if backend == "hip" else "✓") if is_shown else NOT_SHOWN
+
+
 def _is_of_gpus(test: str) -> bool:
     return coverage.has_test(test) and coverage.runs_on_gpus(test)
 
 
 def text() -> str:
     """The page."""
-    parts = [HEAD.format(total=sum(COUNTS), gpu_records=GPU_RECORDS, others=others())]
+    parts = [HEAD.format(total=sum(COUNTS), gpu_records=GPU_RECORDS)]
+    head = ["kernel", "Weft", "CPU", "CUDA", *OTHERS.values()]
     for category, kernels in CATALOGUE.items():
         rows = [
-            f"| {kernel.name} | {provided(kernel)} | {covered(kernel, False)} | {covered(kernel, True)} |"
+            [kernel.name, provided(kernel), covered(kernel, False), covered(kernel, True),
+             *[choose_mark(kernel, backend) for backend in OTHERS]]
             for kernel in kernels
-        ]
-        parts.append("\n".join([f"## {category} ({len(kernels)})\n", "| kernel | Weft | CPU | CUDA |",
-                                "|---|---|---|---|", *rows, ""]))  # fmt: skip
+        ]  # fmt: skip
+        lines = [f"| {' | '.join(row)} |" for row in (head, *rows)]
+        parts.append(
+            "\n".join([f"## {category} ({len(kernels)})\n", lines[0], "|---" * len(head) + "|", *lines[1:], ""])
+        )
     return "\n".join(parts)
 
 

@@ -42,6 +42,18 @@ def test_a_kernel_is_covered_on_gpus(kernel):
     assert page.covered(kernel, gpu=True)
 
 
+@pytest.mark.parametrize("backend", page.OTHERS)
+def test_every_kernel_was_shown_on_every_backend(backend):
+    marks = {page.choose_mark(kernel, backend) for kernel in KERNELS}
+    assert marks == {"c" if backend == "hip" else "✓"}
+
+
+def test_layers_that_were_not_shown_have_no_mark(monkeypatch):
+    kernel = next(kernel for kernel in KERNELS if kernel.layers and not kernel.records)
+    monkeypatch.setattr(page.shown, "layers", lambda backend: [])
+    assert page.choose_mark(kernel, "opencl") == page.choose_mark(kernel, "hip") == page.NOT_SHOWN
+
+
 @pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS if kernel.records], ids=lambda kernel: kernel.name)
 def test_records_call_the_operation_and_compare_its_gradient(kernel):
     records = [coverage.RECORD[name] for name in kernel.records]

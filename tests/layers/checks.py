@@ -21,13 +21,14 @@ import weft
 from tests.layers.instances import (
     arrays_of,
     assert_close,
-    floats_of,
     leaves_of,
     make_layer,
     state_of,
     tensors,
     weighted,
+    with_gradients,
 )
+from tests.layers.parity import learns, make_step, results_and_gradients
 from tests.layers.record import Case, Draw, LayerRecord
 from weft.base import tree
 from weft.plan.device import Slab
@@ -78,7 +79,7 @@ def check_gradient(record: LayerRecord) -> None:
     if record.own_gradient:
         raise NotApplicable("its gradient is a rule of its own: see its own checks")
     layer = make_layer(record).double()
-    inputs = _with_gradients(record, weft.float64)
+    inputs = with_gradients(record, weft.float64)
     points = [leaf for leaf in tree.flatten(inputs)[0] if isinstance(leaf, weft.Tensor) and leaf.requires_grad]
     points += [param for param in layer.parameters() if param.requires_grad]
     if not points:
@@ -117,14 +118,6 @@ def check_gradient(record: LayerRecord) -> None:
         )
 
 
-def _with_gradients(record: LayerRecord, dtype: Any) -> tuple[Any, ...]:
-    """The inputs as tensors; those that are no constants require grad."""
-    return tuple(
-        tensors(value, dtype, requires_grad=number not in record.constants)
-        for number, value in enumerate(record.inputs(Draw()))
-    )
-
-
 def _restore(layer: Any, buffers: dict[str, weft.Tensor]) -> None:
     with weft.no_grad():
         for name, value in layer.named_buffers():
@@ -133,31 +126,9 @@ def _restore(layer: Any, buffers: dict[str, weft.Tensor]) -> None:
 
 def _can_train(record: LayerRecord) -> Any:
     layer = make_layer(record)
-    if not record.differentiable or not any(param.requires_grad for param in layer.parameters()):
+    if not learns(record, layer):
         raise NotApplicable("it has no parameters that learn by gradients")
     return layer
-
-
-def _training(record: LayerRecord, layer: Any, optimizer: Any, compiled: bool) -> Callable[[], weft.Tensor]:
-    """One step that draws the results towards fixed random targets."""
-    inputs = tensors(record.inputs(Draw()))
-    weft.manual_seed(11)
-    random = np.random.default_rng(13)
-    with weft.no_grad():
-        twin = copy.deepcopy(layer)
-        shapes = [tuple(leaf.shape) for leaf in floats_of(twin(*inputs))]
-    targets = [weft.tensor(random.normal(size=shape) * 0.1, dtype=weft.float32) for shape in shapes]
-
-    def step() -> weft.Tensor:
-        results = floats_of(layer(*inputs))
-        losses = [((one - target) ** 2).mean() for one, target in zip(results, targets, strict=True)]
-        loss = sum(losses[1:], losses[0])
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss
-
-    return weft.compile(step) if compiled else step
 
 
 def check_update(record: LayerRecord) -> None:
@@ -173,7 +144,7 @@ def check_update(record: LayerRecord) -> None:
         states = []
         for compiled in (True, False):
             layer = make_layer(record)
-            step = _training(record, layer, make(list(layer.parameters())), compiled)
+            step = make_step(record, layer, make(list(layer.parameters())), compiled)
             weft.manual_seed(17)
             for _ in range(3):
                 step()
@@ -181,7 +152,7 @@ def check_update(record: LayerRecord) -> None:
         if weft.default_device().kind != "cpu":
             with weft.device("cpu"):
                 layer = make_layer(record)
-                step = _training(record, layer, make(list(layer.parameters())), False)
+                step = make_step(record, layer, make(list(layer.parameters())), False)
                 weft.manual_seed(17)
                 for _ in range(3):
                     step()
@@ -196,7 +167,7 @@ def check_training(record: LayerRecord) -> None:
     """The layer learns: the loss of a compiled step falls. 1000 steps take no memory, or 100 of variants."""
     layer = _can_train(record)
     optimizer = weft.optim.Adam(layer.parameters(), lr=record.learning_rate)
-    step = _training(record, layer, optimizer, compiled=True)
+    step = make_step(record, layer, optimizer, compiled=True)
     first = step().item()
     for _ in range(40):
         last = step()
@@ -374,20 +345,10 @@ def check_gpu(record: LayerRecord) -> None:
     found = []
     for device in (weft.default_device(), weft.get_device("cpu")):
         with weft.device(device):
-            layer = make_layer(record)
-            inputs = _with_gradients(record, weft.float32) if record.differentiable else tensors(record.inputs(Draw()))
-            weft.manual_seed(3)
-            result = layer(*inputs)
-            grads: list[Any] = []
-            if record.differentiable and any(leaf.requires_grad for leaf in floats_of(result)):
-                weighted(result).backward()
-                points = [leaf for leaf in tree.flatten(inputs)[0] if isinstance(leaf, weft.Tensor)]
-                grads = [one.grad for one in (*points, *layer.parameters()) if one.grad is not None]
-            found.append((arrays_of(result), arrays_of(grads)))
-    for ours, theirs in zip(*found, strict=True):
-        for one, other in zip(ours, theirs, strict=True):
-            scale = max(float(np.max(np.abs(other), initial=0.0)), 1.0) if other.dtype.kind == "f" else 1.0
-            np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-5 * scale, err_msg=record.id)
+            found.append(arrays_of(results_and_gradients(record, make_layer(record))))
+    for one, other in zip(*found, strict=True):
+        scale = max(float(np.max(np.abs(other), initial=0.0)), 1.0) if other.dtype.kind == "f" else 1.0
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-5 * scale, err_msg=record.id)
 
 
 CHECKS: dict[str, Callable[[LayerRecord], None]] = {

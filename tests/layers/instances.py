@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import weft
-from tests.layers.record import LayerRecord
+from tests.layers.record import Draw, LayerRecord
 from weft.base import tree
 
 
@@ -37,6 +37,14 @@ def tensors(values: Any, dtype: Any = weft.float32, requires_grad: bool = False)
                 leaf.requires_grad_()
         made.append(leaf)
     return tree.unflatten(structure, made)
+
+
+def with_gradients(record: LayerRecord, dtype: Any) -> tuple[Any, ...]:
+    """The record's inputs as tensors; those that are no constants require grad."""
+    return tuple(
+        tensors(value, dtype, requires_grad=number not in record.constants)
+        for number, value in enumerate(record.inputs(Draw()))
+    )
 
 
 def leaves_of(value: Any) -> list[Any]:

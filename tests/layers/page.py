@@ -12,6 +12,7 @@ from typing import Any
 
 import weft
 import weft.nn as nn
+from tests.layers import shown
 from tests.layers.instances import make_layer
 from tests.layers.record import LayerRecord
 from tests.layers.records import records
@@ -20,8 +21,9 @@ from weft.nn.registry import LEARNS, Layer
 ROOT = Path(__file__).parents[2]
 CATALOGUE = ROOT / "weft" / "nn" / "catalogue.json"
 PAGE = ROOT / "docs" / "layers.md"
-BACKENDS = ("cpu", "cuda")  # that exist; every record runs on each of them
-DEVICES = Path(__file__).parent / "devices.json"  # what `make test-gpu` found: by backend, the layers that passed
+BACKENDS = ("cpu", "cuda", "opencl", "webgpu", "hip")
+COMPILED = "compiled, never executed"
+NOT_SHOWN = "not shown yet"
 
 HEAD = """# Layers
 
@@ -34,10 +36,14 @@ Every layer has a record in tests/layers/records and passes the layer harness (t
 differences in float64, SGD and Adam compiled and not, 1000 steps without a transfer or more memory, state_dict, copies
 and dtypes, bfloat16, wrong inputs, and the edge cases of its kind.
 
+`make test-devices` runs every record on OpenCL (PoCL) and WebGPU (lavapipe), which emulate a GPU on the CPU
+(tests/devices/test_layers.py): results and gradients in float32, for each layer bfloat16, float16 and a compiled step,
+beside the CPU's. It also compiles the kernels of all records for AMD's gfx90a (tests/devices/test_hip_kernels.py).
+
 Columns per backend: forward, backward, update, resident weights (a training step moves nothing between host and
-device). A dash: the layer has none (no gradient, no parameters that learn by one). A question mark: not yet shown on
-that backend (tests/layers/devices.json has what was shown, when and where). HIP has been
-compiled, never executed; the columns of OpenCL and WebGPU are not here yet.
+device). ✓: shown by these tests. A dash: the layer has none (no gradient, no parameters that learn by one). c: its
+kernels were compiled, never executed. A question mark: not yet shown on that backend.
+{devices}
 """
 
 
@@ -66,22 +72,18 @@ def describe(layer: Layer, record: LayerRecord) -> dict[str, Any]:
 
 
 def _cells(instance: Any, backend: str, record: LayerRecord, learned: bool) -> list[str]:
-    """Forward, backward, update, resident: 'yes', '-' or the reason against it."""
-    if backend != "cpu" and record.name not in _shown(backend):
-        return ["not shown yet"] * 4
+    """Forward, backward, update, resident: 'yes', '-', how far it was shown, or the reason against it."""
+    if backend != "cpu" and record.name not in shown.layers(backend):
+        return [NOT_SHOWN] * 4
+    executed = backend == "cpu" or shown.entry(backend)["executed"]
+    done, resident = ("yes", "yes") if executed else (COMPILED, NOT_SHOWN)
     device = weft.get_device("cpu") if backend == "cpu" else _Kind(backend)
     reasons = [instance.prevents(device, training) for training in (False, True)]
     if reasons[0]:
         return [reasons[0]] * 4
-    backward = "yes" if record.differentiable and not reasons[1] else (reasons[1] or "-")
+    backward = done if record.differentiable and not reasons[1] else (reasons[1] or "-")
     update = backward if learned else "-"
-    return ["yes", backward, update, "yes"]
-
-
-def _shown(backend: str) -> list[str]:
-    """The layers that passed on a backend which not every machine has."""
-    found = json.loads(DEVICES.read_text()) if DEVICES.exists() else {}
-    return found.get(backend, {}).get("layers", [])
+    return [done, backward, update, resident]
 
 
 class _Kind:
@@ -102,7 +104,7 @@ def catalogue() -> dict[str, dict[str, Any]]:
 def page(found: dict[str, dict[str, Any]]) -> str:
     """docs/layers.md."""
     specified = {number for entry in found.values() for number in entry["number"].split()}
-    lines = [HEAD.format(count=len(found), specified=len(specified))]
+    lines = [HEAD.format(count=len(found), specified=len(specified), devices=_devices())]
     family = ""
     for name, entry in found.items():
         if entry["family"] != family:
@@ -122,6 +124,15 @@ def page(found: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _devices() -> str:
+    """Where and when layers were shown, a line for each backend."""
+    lines = []
+    for backend in BACKENDS[1:]:
+        if found := shown.entry(backend):
+            lines.append(f"\n- {backend}: {len(found['layers'])} layers on {found['device']}, {found['date']}")
+    return "".join(lines)
+
+
 def _names(entry: dict[str, Any]) -> str:
     names = [f"`{name}`" for name in entry["parameters"]]
     text = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
@@ -130,7 +141,7 @@ def _names(entry: dict[str, Any]) -> str:
 
 
 def _short(cells: list[str]) -> str:
-    marks = {"yes": "✓", "-": "-", "not shown yet": "?"}
+    marks = {"yes": "✓", "-": "-", COMPILED: "c", NOT_SHOWN: "?"}
     return " ".join(marks.get(cell, "✗") for cell in cells)
 
 

@@ -23,7 +23,8 @@ def largest_of(*arrays: np.ndarray) -> float:
     return max([np.abs(array[np.isfinite(array)]).max(initial=0.0) for array in floats], default=0.0)
 
 
-def compare(found: np.ndarray, expected: np.ndarray, among: list[np.ndarray], case: Case, position: int) -> None:
+def compare(found: np.ndarray, expected: np.ndarray, among: list[np.ndarray], case: Case | str, position: int) -> None:
+    """One result of a case beside the expected one, `among` all that are expected of the case."""
     what = f"{case}, result {position}"
     assert found.shape == expected.shape and found.dtype == expected.dtype, what
     if found.dtype.name not in WITHIN:

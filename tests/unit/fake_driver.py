@@ -52,6 +52,9 @@ class FakeDriver:
 
     # --- the stream ---
 
+    def close(self) -> None:
+        """Nothing: the host's memory is dropped with the driver."""
+
     def activate(self) -> None:
         _current.driver = self
 
@@ -116,6 +119,9 @@ class FakeDriver:
             raise problem(OutOfMemoryError, "fake", f"{nbytes} bytes")
         self.used += nbytes
         return self._memory(nbytes)
+
+    def allocate_arena(self, nbytes: int) -> int:
+        return self.allocate(nbytes)
 
     def _memory(self, nbytes: int) -> int:
         array = np.full(nbytes + 64, FREED, np.uint8)
@@ -228,9 +234,11 @@ class FakeGpu(GpuBackend):
 
     def __init__(self, total: int = 1 << 26, kind: type[FakeDriver] = FakeDriver):
         self.driver: FakeDriver
-        super().__init__(kind(total))
-        features = Features(workgroups=True, scalar_arguments=True)
-        self.device = Device("fake", 0, self, "in the host's memory", frozenset(dtypes.ALL), features)
+        driver = kind(total)
+        with self.opening(driver):
+            super().__init__(driver)
+            features = Features(workgroups=True, scalar_arguments=True)
+            self.device = Device("fake", 0, self, "in the host's memory", frozenset(dtypes.ALL), features)
 
     def render(self, kernel: Kernel) -> Code:
         code = super().render(kernel)

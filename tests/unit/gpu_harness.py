@@ -17,11 +17,11 @@ import pytest
 from weft.backends.cuda import backend as cuda_backend
 from weft.backends.hip import backend as hip_backend
 from weft.base import dtypes
-from weft.base.capabilities import Features, Limits
+from weft.base.capabilities import MAX_BINDING_OFFSET, Features, Limits
 from weft.base.dtypes import DType
 from weft.base.tuning import Tuning
 from weft.kernels.gpu.int32_indices import use_int32_indices
-from weft.kernels.ir.language import NATIVE, Kernel, pool_bytes, shared_arrays
+from weft.kernels.ir.language import NATIVE, BufferParam, Kernel, pool_bytes, shared_arrays
 from weft.kernels.ir.normalize import normalise
 from weft.plan.device import Buffer, Device, Explain, HostWords, Slab, raise_bad_index
 from weft.plan.plan import (
@@ -53,14 +53,18 @@ class Memory:
     slots: list[int]
     ends: list[int]
     numbers: tuple  # what the caller passes with a run
+    arena: int  # its slot, where it consists of several allocations
+    pieces: int  # bytes of each of them
 
     def scalar(self, value: Scalar) -> float | int:
         return self.numbers[value.slot] if isinstance(value, Number) else value
 
     def array(self, place: Place, dtype: DType) -> np.ndarray:
-        """Everything from a place to the end of its slot."""
-        begin = self.slots[place.slot] + place.offset
-        return bytes_at(begin, (self.ends[place.slot] - begin) // dtype.itemsize * dtype.itemsize).view(dtype.numpy)
+        """Everything from a place to the end of its slot, or of its piece of the arena."""
+        begin, end = self.slots[place.slot] + place.offset, self.ends[place.slot]
+        if place.slot == self.arena:
+            end = min(end, begin + self.pieces - place.offset % self.pieces)
+        return bytes_at(begin, (end - begin) // dtype.itemsize * dtype.itemsize).view(dtype.numpy)
 
     def move(self, moving: Moving, iteration: int) -> None:
         place = moving.place
@@ -86,7 +90,10 @@ class Executable:
 
     def run(self, slots: list[int], numbers: tuple = ()) -> None:
         ends = [pointer + slot.nbytes for pointer, slot in zip(slots, self.plan.slots, strict=False)]
-        self._run(self.plan.steps, Memory(list(slots), ends, numbers))
+        pieces = self.backend.device.limits.allocation_bytes
+        self._run(
+            self.plan.steps, Memory(list(slots), ends, numbers, len(self.plan.slots) - 2 if pieces else -1, pieces)
+        )
 
     def _run(self, steps: tuple[Step, ...], memory: Memory) -> None:
         for step in steps:
@@ -101,7 +108,9 @@ class Executable:
                 self._multiply(step, memory)
             if launch is not None:
                 bound = zip(launch.places, launch.kernel.buffers, strict=True)
-                arrays = [memory.array(place, param.dtype) for place, param in bound]
+                arrays = [
+                    visible(memory.array(place, param.dtype), param, self.backend.device) for place, param in bound
+                ]
                 scalars = tuple([memory.scalar(value) for value in launch.scalars])
                 self.backend.launch(self.ready[id(step)], arrays, scalars, launch.extent)
 
@@ -187,11 +196,20 @@ class Products:
         return call
 
 
+def visible(array: np.ndarray, param: BufferParam, device: Device) -> np.ndarray:
+    """What the bindings of a buffer reach of the memory from its beginning on."""
+    limits = device.limits
+    if not limits.binding_bytes:
+        return array
+    nbytes = limits.whole_bytes if param.bindings == 1 else param.bindings * limits.part_bytes - MAX_BINDING_OFFSET
+    return array[: nbytes // array.itemsize]
+
+
 def check_limits(kernel: Kernel, device: Device) -> None:
     """A kernel asks for no more lanes and shared memory than a workgroup of its device has, and binds no more
     buffers."""
-    bound = len(kernel.buffers)
-    assert bound <= (device.limits.storage_buffers or bound), f"{kernel.name}: {bound} buffers"
+    bound = sum(param.bindings for param in kernel.buffers)
+    assert bound <= (device.limits.storage_buffers or bound), f"{kernel.name}: {bound} bindings"
     arrays = shared_arrays(kernel.body)
     declared, asked = (
         sum(pool_bytes(one) for one in arrays if one.scope == scope) for scope in ("workgroup", "launch")

@@ -97,9 +97,9 @@ def test_plot_of_something_else(command, tmp_path):
     assert code == 2 and "the folder of a run" in text
 
 
-@pytest.mark.parametrize("name", ["kernels", "graph", "profile", "parity", "bench", "predict", "evaluate"])
+@pytest.mark.parametrize("name", ["kernels", "graph", "profile", "parity", "bench", "predict", "evaluate", "tune"])
 def test_a_device_that_is_not_here_is_refused(command, config, name):
-    code, text = command(name, *([] if name == "bench" else [config]), "--device", "bogus")
+    code, text = command(name, *([] if name in ("bench", "tune") else [config]), "--device", "bogus")
     assert code == 2 and "given 'bogus'" in text
 
 

@@ -138,7 +138,11 @@ def test_a_missing_dtype_names_the_devices_that_have_it(machine):
         lambda: x.double(),
         lambda: weft.zeros(2, dtype=weft.float64, device="webgpu"),
         lambda: weft.tensor(np.zeros(2), dtype=weft.float64, device="webgpu"),
+        lambda: weft.rand(2, dtype=weft.float64, device="webgpu"),
+        lambda: weft.randn(2, dtype=weft.float64, device="webgpu"),
         lambda: wide.to("webgpu"),
+        lambda: x.sum(dtype=weft.float64),
+        lambda: x.softmax(0, dtype="float64"),
         lambda: weft.float_power(x, 2).numpy(),  # what is recorded is found when it is compiled
         lambda: weft.compile(lambda x: weft.float_power(x, 2).float())(x),
     ):
@@ -147,6 +151,14 @@ def test_a_missing_dtype_names_the_devices_that_have_it(machine):
     assert wide.to("webgpu", weft.float32).dtype is weft.float32
     assert x.to("cpu", weft.float64).dtype is weft.float64
     assert x.half().dtype is weft.float16
+
+
+def test_a_dtype_that_another_device_of_the_kind_lacks(machine):
+    machine(webgpu=[gpu("webgpu"), gpu("webgpu", 1, dtypes=WITHOUT_FLOAT64)])
+    wide = weft.ones(3, dtype=weft.float64, device="webgpu:0")
+    with pytest.raises(weft.DTypeError, match=r"to: given float64 on webgpu:1, .* \(cpu, webgpu:0\)"):
+        wide.to("webgpu:1")
+    assert wide.to("webgpu:1", weft.float32).dtype is weft.float32
 
 
 def test_ranges_of_floats_need_no_float64(machine):

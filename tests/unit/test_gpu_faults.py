@@ -12,7 +12,8 @@ import weft
 from tests.unit.fake_driver import FakeDriver, FakeGpu, HandleDriver
 from tests.unit.gpu_harness import set_limits
 from tests.unit.test_gpu_backend import array, expected, two_steps, xor_training
-from weft.plan.device import DeviceLost
+from weft.backends.gpu.backend import MAX_PENDING_RUNS
+from weft.plan.device import Buffer, DeviceLost
 from weft.plan.plan import LibraryCall, Place, Plan, Slot
 
 pytestmark = pytest.mark.unit
@@ -154,6 +155,17 @@ def test_a_runtime_without_graphs_shared_memory_and_addresses(separate_kernels):
         *on_cpu, _ = xor_training(3)
     for one, other in zip(found, on_cpu, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_status_words_that_the_host_does_not_see_lie_in_one_allocation():
+    """Else runs that nothing waits for would bind other memory each time."""
+    gpu = FakeGpu(kind=HandleDriver)
+    held = [gpu.status(8) for _ in range(MAX_PENDING_RUNS)]
+    assert len({words.pointer for words in held}) == MAX_PENDING_RUNS
+    assert len(gpu.driver.memories) == 1
+    pointer = held.pop().pointer
+    assert gpu.status(12).pointer == pointer
+    np.testing.assert_array_equal(gpu.peek(Buffer(held[0], 0, 8), (2,), weft.int32), [0, 0])
 
 
 def test_a_device_may_limit_the_workgroups_of_a_launch(gpu, monkeypatch):

@@ -15,10 +15,12 @@ from tests.unit.fake_cuda import HOPPER
 from tests.unit.lockstep import FRAGMENTS, Lockstep
 from weft.backends.hip import backend as hip_backend
 from weft.base import dtypes
+from weft.base.capabilities import Limits
+from weft.compiler.templates.gemm import tiles_for
 from weft.kernels import numerics
 from weft.kernels.gpu import gemm as gpu_gemm
-from weft.kernels.gpu.gemm import Product, Tiling, strided_operand
 from weft.kernels.gpu.matrix_unit import Fragments
+from weft.kernels.gpu.product_tiles import TILES, Product, Tiling, strided_operand, tiling
 from weft.kernels.ir import index as ix
 from weft.kernels.ir.language import LAUNCH_RANGES, BufferParam, Kernel, ScalarParam, Store
 from weft.kernels.ir.normalize import normalise
@@ -35,7 +37,7 @@ def kernel(dtype, m: int, n: int, k: int, transposed=(False, False), choice: Til
     left = strided_operand("a", dtype, 1 if transposed[0] else k, m if transposed[0] else 1, [(batch, m * k)])
     right = strided_operand("b", dtype, k if transposed[1] else 1, 1 if transposed[1] else n, [(batch, k * n)])
     product = Product(left, right, batch, m, n, k)
-    choice = choice or gpu_gemm.tiling(product, FRAGMENTS.unit, 132, HOPPER)
+    choice = choice or tiling(product, FRAGMENTS.unit, 132, HOPPER)
 
     def finish(number, row, column, value):
         value = float16.pack(float16.round_to(value, dtype), dtype) if dtype.is_16_bit else value
@@ -195,9 +197,7 @@ def test_a_small_product_is_fetched_at_once():
             product = Product(
                 strided_operand("a", dtypes.float32, k, 1), strided_operand("b", dtypes.float32, 1, n), 1, m, n, k
             )
-            choice = gpu_gemm.tiling(
-                product, FRAGMENTS.unit, 132, replace(HOPPER, shared_bytes=HOPPER.static_shared_bytes)
-            )
+            choice = tiling(product, FRAGMENTS.unit, 132, replace(HOPPER, shared_bytes=HOPPER.static_shared_bytes))
             assert choice.stages == -(-k // choice.depth) and choice.lanes == 256 and count <= 132
             assert made.geometry.shared == 0
 
@@ -212,6 +212,65 @@ def test_contiguous_elements_are_fetched_together_where_all_rows_allow_it():
     assert [strided_operand("a", dtypes.float32, step, 1).vector for step in (784, 10, 7)] == [4, 2, 1]
     assert strided_operand("a", dtypes.bfloat16, 1, 12).vector == 4
     assert strided_operand("a", dtypes.float32, 8, 1, [(3, 18)]).vector == 2
+
+
+ALL_TILES = [(form, tile) for form, tiles in TILES.items() for tile in tiles]
+
+
+@pytest.mark.parametrize("form, tile", ALL_TILES, ids=[f"{form} {tile.name}" for form, tile in ALL_TILES])
+def test_bits_are_the_same_with_every_tile_that_is_searched(form, tile):
+    dtype = dtypes.float32 if form == "registers" else dtypes.bfloat16
+    usual = SMALL_TILES if form == "registers" else UNITS
+    tile = replace(tile, fragments=FRAGMENTS if form == "units" else None, stages=2)
+    for transposed, choice in (((False, False), tile), ((True, False), replace(tile, prefetches=True))):
+        one = launched(Lockstep(), dtype, (37, 70, 36), transposed, usual)
+        assert launched(Lockstep(), dtype, (37, 70, 36), transposed, choice).tobytes() == one.tobytes()
+
+
+def plain_product(m: int, n: int, k: int, dtype=dtypes.float32) -> Product:
+    return Product(strided_operand("a", dtype, k, 1), strided_operand("b", dtype, 1, n), 1, m, n, k)
+
+
+def test_measured_speeds_choose_the_tile():
+    product = plain_product(2048, 2048, 512)
+    usual = tiling(product, FRAGMENTS.unit, 132, HOPPER)
+    assert usual.name == "128x128x16/8x8"
+    for form, tile in ALL_TILES:
+        name = f"{form} {tile.name}"
+        chosen = tiling(product, FRAGMENTS.unit, 132, HOPPER, speeds=((name, 5),))
+        assert chosen.name == (tile.name if form == "registers" else usual.name)  # others are of another form
+    slow_and_fast = (("registers 128x128x16/8x8", 10), ("registers 64x64x16/4x4", 1000))
+    assert tiling(product, FRAGMENTS.unit, 132, HOPPER, speeds=slow_and_fast).name == "64x64x16/4x4"
+    halves = plain_product(2048, 2048, 512, dtypes.bfloat16)
+    assert tiling(halves, FRAGMENTS.unit, 132, HOPPER, speeds=(("units 64x64x64/32x32", 1),)).name == "64x64x64/32x32"
+
+
+@pytest.mark.parametrize("k", [8, 16, 24, 20])
+def test_the_sign_of_a_sum_that_underflows_depends_on_no_tile(k):
+    """A step beyond the end of k adds zeros, which make 0 of -0: tiles with longer or shorter steps are left out."""
+    signs = set()
+    for _, tile in [pair for pair in ALL_TILES if pair[0] == "registers"]:
+        product = plain_product(4096, 4096, k)
+        chosen = tiling(product, None, 132, HOPPER, speeds=((f"registers {tile.name}", 1),))
+        made, count = kernel(dtypes.float32, 4, 4, k, choice=chosen)
+        a, b, c = np.full(4 * k, -1e-30, np.float32), np.full(4 * k, 1e-30, np.float32), np.ones(16, np.float32)
+        Lockstep().launch(normalise(made), [a, b, c], (4,), count)
+        assert not c.any()
+        signs.add(bool(np.signbit(c).any()))
+    assert signs == {k % 16 == 0}
+
+
+def test_a_tile_without_room_leaves_the_choice_to_the_defaults():
+    limits = Limits(workgroup_size=256, shared_bytes=16384, static_shared_bytes=16384)
+    speeds = (("registers 128x256x8/8x16", 1000), ("registers unknown", 1000))
+    product = plain_product(2048, 2048, 512)
+    assert tiling(product, None, 64, limits, False, speeds) == tiling(product, None, 64, limits, False)
+
+
+def test_small_and_wide_products_have_tiles_of_their_own():
+    speeds = tuple([(f"{form} {tile.name}", 1000 + number) for number, (form, tile) in enumerate(ALL_TILES)])
+    for product in (plain_product(64, 64, 64), plain_product(2048, 2048, 64, dtypes.float64)):
+        assert tiling(product, None, 132, HOPPER, True, speeds) == tiling(product, None, 132, HOPPER)
 
 
 @pytest.mark.parametrize("features", [(), MMA], ids=["fma", "mma"])
@@ -271,3 +330,14 @@ def compiled(nvrtc, text: str, architecture: str) -> str:
     log = bytearray(size)
     nvrtc.nvrtcGetProgramLog(program, log)
     return log.decode()
+
+
+def test_tiles_of_a_product_in_parts():
+    """Few rows, long sums: every part has tiles of its own."""
+    device = Lockstep(features=MMA, processors=132, workgroup_size=1024, shared_bytes=232448).device
+    parts = numerics.gpu_product_parts(32, 256, 8192)
+    found = tiles_for(device, dtypes.float32, 32, 256, 8192)
+    assert parts > 1 and found["registers 16x16x16/2x2"] == -(-parts * 2 * 16 // 132) * 16 * 16
+    assert tiles_for(device, dtypes.float32, 64, 64, 64) == {} == tiles_for(device, dtypes.float64, 2048, 2048, 64)
+    halves = tiles_for(device, dtypes.bfloat16, 2048, 2048, 512)
+    assert halves["units 128x128x32/64x64"] == 2 * 128 * 128 and all(name.startswith("units ") for name in halves)

@@ -11,11 +11,11 @@ from weft.errors import OutOfMemoryError
 class Runtime:
     """Handles are numbers from 1; at most `limit` bytes exist at a time."""
 
-    def __init__(self, limit: int = 1 << 20, capacity: int = 1 << 20):
+    def __init__(self, limit: int = 1 << 20, capacity: int = 1 << 20, largest: int = 0):
         self.sizes: dict[int, int] = {}
         self.made = self.waits = 0
         self.limit = limit
-        self.memory = HandleMemory(self.create, self.sizes.pop, self.wait, capacity, "a device")
+        self.memory = HandleMemory(self.create, self.sizes.pop, self.wait, capacity, "a device", largest)
 
     def create(self, nbytes: int) -> int:
         if sum(self.sizes.values()) + nbytes > self.limit:
@@ -45,6 +45,16 @@ def test_freed_memory_is_reused_at_the_same_address():
     assert runtime.memory.unused == runtime.memory.reserved == class_bytes(1000)
     assert runtime.memory.allocate(1001) == first  # of the same class
     assert runtime.made == 1 and not runtime.memory.unused
+
+
+def test_the_lowest_free_address_comes_first():
+    """Whatever the order in which memory is freed: the same program has the same addresses again."""
+    memory = Runtime().memory
+    addresses = [memory.allocate(100) for _ in range(4)]
+    for order in ((2, 0, 3), (3, 2, 0)):
+        for number in order:
+            memory.free(addresses[number])
+        assert [memory.allocate(100) for _ in order] == [addresses[0], addresses[2], addresses[3]]
 
 
 def test_released_addresses_never_come_again():
@@ -86,3 +96,46 @@ def test_classes_waste_little():
     for nbytes in [*range(256, 5000, 7), 10**6, 10**9 + 1]:
         assert nbytes <= class_bytes(nbytes) <= nbytes * (1 + 1 / CLASSES_PER_OCTAVE) + 1
         assert class_bytes(class_bytes(nbytes)) == class_bytes(nbytes)
+
+
+PIECE = 8192
+
+
+def test_pieces_have_consecutive_addresses():
+    runtime = Runtime(largest=PIECE)
+    memory = runtime.memory
+    before, address, after = memory.allocate(100), memory.allocate_pieces(2 * PIECE + 700), memory.allocate(100)
+    assert list(runtime.sizes.values()) == [256, PIECE, PIECE, class_bytes(700), 256]
+    for at in (0, PIECE - 1, PIECE, 2 * PIECE - 1, 2 * PIECE, 2 * PIECE + 699):
+        assert memory.split(address + at) == (2 + at // PIECE, at % PIECE)
+    assert memory.split(before + 256) == (1, 256) and memory.split(after) == (5, 0)
+    assert memory.size_of(address) == 2 * PIECE + class_bytes(700) == memory.reserved - 512
+
+
+def test_pieces_are_reused_and_released_together():
+    runtime = Runtime(largest=PIECE)
+    memory = runtime.memory
+    address = memory.allocate_pieces(3 * PIECE)
+    memory.free(address)
+    assert memory.unused == 3 * PIECE and memory.allocate_pieces(3 * PIECE) == address and not memory.unused
+    memory.free(address)
+    memory.release_unused()
+    assert not runtime.sizes and not memory.reserved and not memory.unused
+    assert memory.allocate_pieces(3 * PIECE) > address + 3 * PIECE
+
+
+def test_what_one_handle_holds_is_no_piece():
+    runtime = Runtime(largest=PIECE)
+    address = runtime.memory.allocate_pieces(PIECE - 10)  # its class would be larger than a handle may be
+    assert runtime.sizes == {1: PIECE}
+    runtime.memory.free(address)
+    assert runtime.memory.allocate(PIECE - 20) == address
+
+
+@pytest.mark.parametrize("limits", [{"limit": 2 * PIECE}, {"capacity": 2 * PIECE}])
+def test_pieces_of_which_one_cannot_be_created_leave_none(limits):
+    runtime = Runtime(largest=PIECE, **limits)
+    with pytest.raises(OutOfMemoryError):
+        runtime.memory.allocate_pieces(3 * PIECE)
+    assert not runtime.sizes and not runtime.memory.reserved
+    assert runtime.memory.allocate_pieces(2 * PIECE)

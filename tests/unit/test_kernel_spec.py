@@ -321,7 +321,7 @@ WRONG_KERNELS = {
     "a copy to what is read": (on_gpu(replace(COPY, target="x", source="own")), "a copy to or from 'x'"),
     "a copy from nothing": (on_gpu(replace(COPY, source="y")), "a copy to or from 'y'"),
     "an asynchronous copy of three": (on_gpu(replace(ASYNC, count=3)), "a copy of 3 elements"),
-    "an asynchronous copy to a lane": (on_gpu(replace(ASYNC, target="own")), "an asynchronous copy to 'own'"),
+    "an asynchronous copy to a buffer": (on_gpu(replace(ASYNC, target="out")), "an asynchronous copy to 'out'"),
     "a tile of floats": (on_gpu(replace(TILE, target="own")), "a tile loaded to 'own'"),
     "products of words": (on_gpu(replace(PRODUCT, sums="words")), "products added to 'words'"),
     "a rounding of integers": (

@@ -178,10 +178,18 @@ def test_a_kernel_that_exceeds_its_device_is_reported(limits, message, monkeypat
         check_kernel(kernel, gpu.device)
 
 
-def test_a_buffer_that_exceeds_its_device_is_reported(monkeypatch):
+def test_values_with_more_bindings_than_a_kernel_has_are_reported(monkeypatch):
     gpu = FakeGpu()
-    set_limits(monkeypatch, gpu.device, binding_bytes=64)
-    with pytest.raises(weft.DeviceError, match="a buffer of 4096 bytes"):
+    set_limits(monkeypatch, gpu.device, storage_buffers=8, binding_bytes=1024)
+    message = "map_mul_1024: given 2 buffers on .*, 10 bindings of 1.0 KiB; expected at most 8 bindings"
+    with pytest.raises(weft.DeviceError, match=message):
+        (weft.tensor(np.ones(1024, np.float32), device=gpu.device) * 2).numpy()
+
+
+def test_a_dialect_without_parts_of_buffers_refuses_them(monkeypatch):
+    gpu = FakeGpu()
+    set_limits(monkeypatch, gpu.device, binding_bytes=1024)
+    with pytest.raises(weft.DeviceError, match="a buffer in 5 bindings"):
         (weft.tensor(np.ones(1024, np.float32), device=gpu.device) * 2).numpy()
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import re
 import zlib
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,13 +19,13 @@ from tests.unit.fake_driver import FakeGpu
 from tests.unit.networks import Training
 from weft.backends.opencl import backend as opencl_backend
 from weft.backends.opencl import compile as opencl_compile
-from weft.backends.opencl import library
-from weft.backends.opencl.driver import OpenClDriver
+from weft.backends.opencl import library, pocl
+from weft.backends.opencl.driver import MAX_PENDING_UPLOADS, OpenClDriver
 from weft.base import dtypes
 from weft.base.capabilities import Features, Limits
 from weft.errors import DeviceError, IndexRangeError, OutOfMemoryError
 from weft.kernels.ir.language import Geometry
-from weft.plan.device import Device
+from weft.plan.device import Device, DeviceLost
 from weft.plan.plan import Code
 from weft.render.dialects.opencl import FIXED_SIZE, OPENCL, SHUFFLES, with_subgroups
 
@@ -123,10 +125,11 @@ def test_subgroups_only_where_lanes_exchange_values_and_the_size_is_known(monkey
     found = {"extensions": " ".join((*SHUFFLES, FIXED_SIZE)), "type": 4, "workgroup_size": 512, "local_memory": 65536}
     monkeypatch.setattr("weft.backends.opencl.library.query", lambda handle, name: found.get(name, 0))
     monkeypatch.setattr("weft.backends.opencl.library.subgroup_sizes", lambda handle: [8, 16, 32])
-    assert opencl_backend.limits(0).subgroup_sizes == (32,) and opencl_backend.limits(0).workgroup_size == 512
+    limits = opencl_backend.limits(0, 1 << 20)
+    assert limits.subgroup_sizes == (32,) and limits.workgroup_size == 512 and limits.allocation_bytes == 1 << 20
     assert dtypes.float64 not in opencl_backend.supported_dtypes(0)
     found["extensions"] = " ".join(SHUFFLES)  # the compiler chooses the size
-    assert opencl_backend.limits(0).subgroup_sizes == ()
+    assert opencl_backend.limits(0, 1 << 20).subgroup_sizes == ()
 
 
 def test_rows_exchange_values_in_subgroups():
@@ -140,6 +143,52 @@ def test_rows_exchange_values_in_subgroups():
     text = "".join(code.text for code in gpu.codes)
     assert "(float)sub_group_shuffle_xor((float)" in text
     assert "__kernel __attribute__((intel_reqd_sub_group_size(16))) " in text and "shuffle_xor((bool)" not in text
+
+
+# --- PoCL on a processor that its LLVM does not know ---
+
+
+@pytest.fixture
+def unknown_processor(monkeypatch):
+    """The words of a device of PoCL that a new processor makes 'generic'; the third is the pointer to that name, after
+    the one to the target. The same name lies elsewhere, too."""
+    found = {"version": "OpenCL 3.0 PoCL HSTR: pthread-x86_64-unknown-linux-gnu-generic", "platform": 1}
+    monkeypatch.setattr(library, "query", lambda handle, name: found.get(name, 0))
+    monkeypatch.setattr(library, "platform_name", lambda handle: library.POCL)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr(pocl, "_names", {})
+    texts = [ctypes.create_string_buffer(text) for text in (b"x86_64-unknown-linux-gnu", b"generic")]
+    target, name = map(ctypes.addressof, texts)
+    words = (ctypes.c_uint64 * (pocl.DESCRIPTION_BYTES // 8 + 1))(1, target, name, 0x5000, 2**63, name)
+    return words, texts, found
+
+
+def test_pocl_gets_the_name_of_a_processor_that_it_knows(unknown_processor):
+    words, _, _ = unknown_processor
+    before = list(words)
+    pocl.name_unknown_processor(ctypes.addressof(words))
+    assert ctypes.string_at(words[2]).decode() in [name for _, name in pocl.NAMES]
+    assert [*words[:2], before[2], *words[3:]] == before
+
+
+def test_other_devices_of_opencl_are_left_alone(unknown_processor, monkeypatch):
+    words, _, found = unknown_processor
+    before = list(words)
+    found["version"] = "OpenCL 3.0 PoCL HSTR: pthread-x86_64-unknown-linux-gnu-znver3"
+    pocl.name_unknown_processor(ctypes.addressof(words))
+    found["version"] = found["version"].replace("znver3", "generic")
+    monkeypatch.setattr(library, "platform_name", lambda handle: "NVIDIA CUDA")
+    pocl.name_unknown_processor(ctypes.addressof(words))
+    assert list(words) == before
+
+
+def test_a_pocl_that_cannot_be_given_a_name_is_refused(unknown_processor):
+    words, _, _ = unknown_processor
+    words[4] = words[1]  # two places: which one it is cannot be known
+    before = list(words)
+    with pytest.raises(DeviceError, match="does not know this processor"):
+        pocl.name_unknown_processor(ctypes.addressof(words))
+    assert list(words) == before
 
 
 # --- PoCL ------------------------------------------------------------------------------------------------------------
@@ -224,6 +273,19 @@ def test_views_begin_anywhere(device):
         np.testing.assert_array_equal((words[1:] + words[:-1]).numpy(), short[1:] + short[:-1])
 
 
+def test_copies_of_host_memory_on_their_way_are_bounded(device):
+    """Also where each is small: a step that draws random numbers uploads eight bytes, and the host may run ahead."""
+    driver, data = device.backend.driver, np.arange(2, dtype=np.int32)
+    pointer = driver.allocate(data.nbytes)
+    for _ in range(2000):
+        driver.upload(pointer, data.ctypes.data, data.nbytes)
+        assert len(driver._pending) <= MAX_PENDING_UPLOADS + 1
+    found = np.empty_like(data)
+    driver.download(found.ctypes.data, pointer, data.nbytes)
+    assert found.tolist() == [0, 1] and not driver._pending and not driver._pending_bytes
+    driver.free(pointer)
+
+
 def test_events_measure_time(device):
     driver = device.backend.driver
     first, last = driver.create_event(), driver.create_event()
@@ -246,7 +308,33 @@ def test_a_kernel_that_does_not_compile_is_named_and_shown(device):
     with pytest.raises(DeviceError, match="broken_map") as caught:
         device.backend.driver.load_kernels([code("good_map", "g", good), code("broken_map", "k", text)])
     assert "nothing_here" in str(caught.value) and "   6  " in str(caught.value)
+    assert "nothing_here" not in str(caught.value.__context__)  # Python shows what was being handled, too
     assert device.backend.driver.load_kernels([code("good_map", "g", good)])
+
+
+def test_a_driver_that_is_registered_twice_is_one_platform(monkeypatch):
+    def ids(count, handles, found):
+        if handles is None:
+            ctypes.c_uint32.from_address(found).value = 3
+        else:
+            handles[:] = [11, 22, 11]
+        return 0
+
+    monkeypatch.setattr(library, "loader", lambda: SimpleNamespace(clGetPlatformIDs=ids))
+    assert library.platforms() == [11, 22]
+
+
+def test_a_device_that_is_lost_while_kernels_compile(device, monkeypatch):
+    def lose(name, *args):
+        if name == "clBuildProgram":
+            raise DeviceLost(name)
+        return call(name, *args)
+
+    text = f"{OPENCL.header}\n\n// h\n__kernel void h(__global float* x)\n{{\n    x[0] = 1;\n}}\n"
+    call = opencl_compile.call
+    monkeypatch.setattr(opencl_compile, "call", lose)
+    with pytest.raises(DeviceLost):
+        device.backend.driver.load_kernels([Code("h", "h", (), Geometry(64, 64), zlib.compress(text.encode()))])
 
 
 def test_too_much_memory_is_an_error_that_leaves_the_device_working(device):

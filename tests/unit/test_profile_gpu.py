@@ -10,6 +10,7 @@ import weft
 import weft.nn as nn
 from tests.unit.fake_cuda import FakeCuda
 from tests.unit.fake_driver import FakeGpu, HandleDriver
+from weft.backends.gpu.execution import _Spans
 from weft.compiler.inspect.origins import Origins
 from weft.compiler.pipeline import assemble
 from weft.compiler.plan_cache import render_kernels
@@ -71,6 +72,52 @@ def test_a_loop_is_timed_by_some_of_its_iterations(monkeypatch):
     found = weft.profile(lambda x: layer(x)[0], x)
     inside = [kernel for kernel in found.kernels if kernel.times == 9]
     assert inside and all(kernel.seconds > 0 for kernel in inside)
+
+
+class Clock:
+    """A driver whose events take the times that are given, in seconds, one after the other."""
+
+    def __init__(self, event_seconds):
+        self.now, self._event_seconds = 0.0, iter(event_seconds)
+
+    def create_event(self):
+        return SimpleNamespace(at=0.0)
+
+    def record_event(self, event):
+        self.now += next(self._event_seconds)
+        event.at = self.now
+
+    def synchronise(self):
+        """Everything is over at once."""
+
+    def seconds_between(self, first, second):
+        return second.at - first.at
+
+    def run(self):
+        """A kernel of one second."""
+        self.now += 1.0
+
+
+def test_the_time_between_two_events_and_that_of_the_events():
+    """Of two steps, the second of which is in a loop whose iterations count three times; then of four empty spans."""
+    clock = Clock([0.0, 2.0, 0.0, 3.0, 0.0, 2.0, *[0.0, 4.0] * 3, 0.0, 2.0])
+    spans = _Spans(clock, 2)
+    spans.span(clock.run, 1.0)
+    for _ in range(2):
+        spans.at = 1
+        spans.span(clock.run, 3.0)
+    assert spans.seconds() == ([3.0, 3.0 * (4.0 + 3.0)], [2.0, 3.0 * (2.0 + 2.0)])
+
+
+def test_a_step_shorter_than_what_disturbs_an_event_has_a_time(monkeypatch):
+    """In the second round the events alone took longer than those around the step, as where an event costs as much as
+    a short kernel."""
+    monkeypatch.setattr(profiling, "MIN_ROUNDS", 3)
+    rounds = iter([([4.0], [2.0]), ([3.0], [5.0]), ([5.0], [2.0])])
+    isolated = SimpleNamespace(
+        run=lambda count, is_checked: None, time_runs=lambda count: 1.0, time_steps=lambda: next(rounds)
+    )
+    assert profiling._rounds(isolated, 0.0, True, None) == (1.0, [1.0], 3)
 
 
 def test_joined_launches_have_the_layers_of_all_their_parts():

@@ -8,10 +8,13 @@ the field's comment says so.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 from weft.base.dtypes import DType
 from weft.base.errors import size_text
+
+MAX_BINDING_OFFSET = 256  # bytes of a binding before the value that it is for: bindings begin at multiples of as many
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +72,45 @@ class Limits:
     access_bytes: int = 16  # of the widest single access to memory
     # A launch.
     workgroups: int = 1 << 20
-    storage_buffers: int = 0  # buffers that a kernel may bind; 0: any number
-    binding_bytes: int = 0  # of one binding; 0: any number
+    storage_buffers: int = 0  # bindings of a kernel; 0: any number
+    binding_bytes: int = 0  # of one binding; 0: any number. A larger value is bound in parts
     offset_alignment: int = 1  # bytes: a binding begins at a multiple of this
     # The device.
+    allocation_bytes: int = 0  # of one allocation, and so of one value, a multiple of 4096; 0: any number
     processors: int = 0  # that run workgroups independently; 0: not known
     resident_lanes: int = 0  # that a processor runs at a time; 0: not known
     resident_registers: int = 0  # 32-bit registers of a lane where `resident_lanes` run; 0: not known
+
+    @property
+    def part_bytes(self) -> int:
+        """Of the parts in which a value is bound that is too large for one binding, all but the last: a power of two.
+        0: no value is too large."""
+        return 1 << self.binding_bytes.bit_length() - 1 if self.binding_bytes else 0
+
+    @property
+    def flat_bytes(self) -> int:
+        """Of the largest value that is one allocation and one binding; 0: any number."""
+        return min([nbytes for nbytes in (self.whole_bytes, self.allocation_bytes) if nbytes], default=0)
+
+    @property
+    def whole_bytes(self) -> int:
+        """Of the largest value that takes one binding, wherever in its memory it begins; 0: any number."""
+        return max(self.binding_bytes - MAX_BINDING_OFFSET, 0)
+
+    def count_bindings(self, nbytes: int) -> int:
+        """How many bindings a value of so many bytes takes, wherever in its memory it begins.
+
+        >>> limits = Limits(binding_bytes=128 << 20)
+        >>> limits.count_bindings(100 << 20), limits.count_bindings(128 << 20), limits.count_bindings(300 << 20)
+        (1, 2, 3)
+        """
+        if not self.binding_bytes or nbytes <= self.whole_bytes:
+            return 1
+        return -(-(nbytes + MAX_BINDING_OFFSET) // self.part_bytes)
+
+    def count_all(self, sizes: Iterable[int]) -> int:
+        """The bindings of values of so many bytes."""
+        return sum([self.count_bindings(nbytes) for nbytes in sizes])
 
     @property
     def subgroup_size(self) -> int:
@@ -92,7 +127,9 @@ class Limits:
         if self.storage_buffers:
             found.append(f"{self.storage_buffers} buffers a kernel")
         if self.binding_bytes:
-            found.append(f"{size_text(self.binding_bytes)} a buffer")
+            found.append(f"{size_text(self.binding_bytes)} a binding")
+        if self.allocation_bytes:
+            found.append(f"{size_text(self.allocation_bytes)} an allocation")
         if self.processors:
             found.append(f"{self.processors} processors")
         return found

@@ -1,4 +1,4 @@
-"""Files that outlive a process: compiled kernels and whole plans. It knows nothing of what it stores.
+"""Files that outlive a process: compiled kernels, whole plans, measurements. It knows nothing of what it stores.
 
 A file holds one payload behind a header with its length and a checksum over kind, key and payload: a damaged file, and
 a good one under another's name, are as good as absent and are written again. Files appear by renaming, so a reader sees
@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from weft.base.locks import new_lock
 
 DEFAULT_LIMIT = 2 << 30
-OBJECT, PLAN, RATE = "object", "plan", "rate"  # the kinds of files
-KINDS = (OBJECT, PLAN, RATE)
+OBJECT, PLAN, RATE, TUNING = "object", "plan", "rate", "tuning"  # the kinds of files
+KINDS = (OBJECT, PLAN, RATE, TUNING)
 
 _HEADER = struct.Struct("<12sQ32s")
 _MAGIC = b"weft cache 3"
@@ -247,6 +247,25 @@ def write(kind: str, key: str, payload: bytes) -> None:
     except OSError:
         return
     _count(len(data), most)
+
+
+def find(kind: str, key: str) -> str | None:
+    """The path of what is kept under `key`, whatever its state."""
+    home = folder()
+    path = os.path.join(home, *_folder_and_name(kind, key)) if home is not None else ""
+    return path if path and os.path.lexists(path) else None
+
+
+def remove(kind: str, key: str) -> bool:
+    """Remove what is kept under `key`; whether there was anything."""
+    path = find(kind, key)
+    if path is None:
+        return False
+    try:
+        os.unlink(path)
+    except OSError:
+        return False
+    return True
 
 
 def _replace(inside: int, name: str, data: bytes) -> None:

@@ -113,6 +113,16 @@ def out_of_memory(who: str, nbytes: int, available: int, total: int) -> WeftErro
     return problem(OutOfMemoryError, who, f"a request for {size_text(nbytes)}", expected, "use smaller tensors")
 
 
+def exceeds_allocation(who: str, nbytes: int, largest: int) -> WeftError:
+    """The error for a request that is larger than a single allocation of a device may be.
+
+    >>> str(exceeds_allocation("webgpu:0", 3 << 30, 2 << 30)).partition(". ")[0]
+    'webgpu:0: given a request for 3.00 GiB; expected at most 2.00 GiB in one allocation'
+    """
+    expected = f"at most {size_text(largest)} in one allocation"
+    return problem(OutOfMemoryError, who, f"a request for {size_text(nbytes)}", expected, "use smaller tensors")
+
+
 def size_text(nbytes: int) -> str:
     """Bytes in a readable unit.
 

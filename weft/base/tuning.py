@@ -2,7 +2,8 @@
 
 No field fixes an order of additions: those are rules of `weft.kernels.numerics`, and a test changes each field and
 compares bits. On GPUs what shares a kernel with a long row can change its order (docs/numerics.md lists such sums), and
-so can the fields that decide what is fused.
+so can the fields that decide what is fused. `weft tune` searches some of the others (`weft.profiling.tune`); what it
+finds is used from the next process on (`weft.plan.kept_tuning`).
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Thresholds of the compiler, of schedules and of backends for one class of devices. Any positive number is legal;
-    sizes of workgroups and runs are powers of two.
+    """Thresholds of the compiler, of schedules and of backends for one class of devices, and speeds of tiles. Any
+    positive number is legal; sizes of workgroups and runs are powers of two.
 
     >>> from dataclasses import replace
     >>> replace(Tuning(), max_tasks=128).max_tasks
@@ -66,6 +67,8 @@ class Tuning:
     max_batched_launches: int = 24  # small launches that become one, so that the text of a kernel stays short
     max_batched_buffers: int = 48  # buffers of all of them
     max_concurrent_workgroups: int = 256  # of a launch that becomes one with others: more occupy a GPU; 0: none does
+    # (name, speed) of tiles of products, as `kernels.gpu.gemm` names them; none: its defaults. Only ratios count.
+    product_speeds: tuple[tuple[str, int], ...] = ()
 
     # Fusion: which values share a kernel.
     max_candidates: int = 6  # regions that a root tries to join

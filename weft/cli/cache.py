@@ -34,7 +34,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     table.add_row("folder", Text(folder, overflow="fold"))
     if wrong := disk.explain_distrust():
         table.add_row("not used", Text(wrong, overflow="fold"))
-    for kind, name in ((disk.PLAN, "plans"), (disk.OBJECT, "kernels")):
+    for kind, name in ((disk.PLAN, "plans"), (disk.OBJECT, "kernels"), (disk.TUNING, "tunings")):
         some = [file for file in files if file.kind == kind]
         table.add_row(name, f"{len(some)} ({size_text(_bytes(some))})")
     table.add_row("in all", f"{size_text(_bytes(files))} of {size_text(disk.limit())} (WEFT_CACHE_LIMIT)")

@@ -23,6 +23,7 @@ from weft.base import disk
 from weft.base.dtypes import ALL
 from weft.cli.devices import NOT_COMPUTING
 from weft.compiler.memory.report import size_text
+from weft.plan import kept_tuning
 from weft.plan.device import Device
 
 GOOD, BAD, LATER, NOTHING = Text("ok", "green"), Text("no", "red"), Text("-", "dim"), Text("")
@@ -124,8 +125,20 @@ def _properties(device: Device) -> Iterator[tuple[str, str]]:
     yield "features", ", ".join(device.features.describe())
     if device.features.workgroups:
         yield "limits", ", ".join(device.limits.describe())
+    yield "tuning", _tuning(device)
     if device.libraries:
         yield "libraries", ", ".join(f"{name} {one.version}" for name, one in device.libraries.items())
+
+
+def _tuning(device: Device) -> str:
+    """Whether `weft tune` found something for the device."""
+    if device.class_tuning is not None:
+        names = ", ".join(kept_tuning.changes_of(device.tuning, device.class_tuning))
+        return f"found by weft tune ({names})"
+    damaged = kept_tuning.file_of(device)
+    if damaged is not None:
+        return f"{damaged} is ignored: it is damaged, or another user may have written it. Run: weft tune"
+    return f"the defaults of its class; weft tune --device {device.name} searches faster ones"
 
 
 def _dtypes(device: Device) -> str:

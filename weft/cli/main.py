@@ -37,6 +37,7 @@ COMMANDS = {
     "resume": "go on with a run that was stopped",
     "summary": "the layers of a network with shapes, parameters and memory",
     "train": "train what a configuration describes",
+    "tune": "search the fastest tile sizes of a device and keep them",
 }
 
 

@@ -40,7 +40,7 @@ class PlanKey:
     kind: str  # of the device
     features: Features  # of the device
     limits: Limits
-    tuning: tuple[int, ...]  # of the device: the fields of `Tuning` in order
+    tuning: tuple[int | tuple, ...]  # of the device: the fields of `Tuning` in order
     dtypes: tuple[DType, ...]  # that the device has
     libraries: tuple[tuple[str, str], ...]  # (name, version) of each that may be called
     backend: str  # `Backend.identity`: processor, code generator, compiler options, dialect

@@ -28,7 +28,8 @@ from weft.plan.device import Device, missing_dtype
 DeviceLike = str | Device | None
 
 
-def _leaf(node: Node, requires_grad: bool) -> Tensor:
+def make_leaf(node: Node, requires_grad: bool) -> Tensor:
+    """A tensor that no operation gave; DTypeError where its device does not have its dtype."""
     if node.dtype not in node.device.dtypes:
         raise missing_dtype("tensor", node.dtype, node.device)
     return Tensor(node).requires_grad_(requires_grad)
@@ -48,7 +49,7 @@ def tensor(
     dtype = None if dtype is None else as_dtype("tensor", dtype)
     if isinstance(data, Tensor):
         copied = data.detach().to(device=device or data.device)
-        return _leaf((copied if dtype is None else copied.to(dtype)).node, requires_grad)
+        return make_leaf((copied if dtype is None else copied.to(dtype)).node, requires_grad)
     if type(data) is HostNumber:
         number: Any = data
         return full((), number, dtype=dtype, device=device, requires_grad=requires_grad)
@@ -61,7 +62,7 @@ def tensor(
         array = _convert(array, dtype, typed)
     elif not typed and array.dtype == np.float64:
         array = _convert(array, SETTINGS.default_dtype, True)
-    return _leaf(from_host(array, device, "tensor"), requires_grad)
+    return make_leaf(from_host(array, device, "tensor"), requires_grad)
 
 
 def _convert(array: np.ndarray, dtype: DType, typed: bool) -> np.ndarray:
@@ -104,7 +105,7 @@ def full(
         dtype = {"b": dtypes.bool_, "i": int64, "f": SETTINGS.default_dtype}[number_kind("full", fill_value)]
     dtype = as_dtype("full", dtype)
     shape = _shape("full", (size,))
-    return _leaf(build.full(shape, fit_number("full", fill_value, dtype), dtype, get(device)), requires_grad)
+    return make_leaf(build.full(shape, fit_number("full", fill_value, dtype), dtype, get(device)), requires_grad)
 
 
 def _float(who: str, dtype: DTypeLike | None) -> DType:
@@ -222,7 +223,7 @@ def arange(
     first, last, by = (_plain_value(one) for one in (0 if start is None else start, end, step))
     kinds = {number_kind("arange", value) for value in (first, last, by)}
     dtype = (SETTINGS.default_dtype if "f" in kinds else int64) if dtype is None else as_dtype("arange", dtype)
-    return _leaf(creation.arange(first, last, by, dtype, get(device)), requires_grad)
+    return make_leaf(creation.arange(first, last, by, dtype, get(device)), requires_grad)
 
 
 def _plain_value(value: Any) -> Any:
@@ -244,7 +245,7 @@ def linspace(
     tensor([0.0000, 0.5000, 1.0000])
     """
     low, high, target = _ends("linspace", start, end, device)
-    return _leaf(creation.linspace(low, high, steps, _float("linspace", dtype), target), requires_grad)
+    return make_leaf(creation.linspace(low, high, steps, _float("linspace", dtype), target), requires_grad)
 
 
 def logspace(
@@ -263,7 +264,7 @@ def logspace(
     tensor([  1.,  10., 100.])
     """
     low, high, target = _ends("logspace", start, end, device)
-    return _leaf(creation.logspace(low, high, steps, base, _float("logspace", dtype), target), requires_grad)
+    return make_leaf(creation.logspace(low, high, steps, base, _float("logspace", dtype), target), requires_grad)
 
 
 def _ends(who: str, start: Any, end: Any, device: DeviceLike) -> tuple[Any, Any, Device]:
@@ -293,7 +294,7 @@ def eye(
             [0., 1.]])
     """
     rows, columns = _shape("eye", (n, n if m is None else m))
-    return _leaf(creation.eye(rows, columns, _float("eye", dtype), get(device)), requires_grad)
+    return make_leaf(creation.eye(rows, columns, _float("eye", dtype), get(device)), requires_grad)
 
 
 def tril_indices(row: int, col: int, offset: int = 0, *, dtype: DTypeLike = int64, device: DeviceLike = None) -> Tensor:

@@ -23,6 +23,7 @@ from weft.graph.node import Node
 from weft.ops import indexing
 from weft.ops.common import weak_dtype
 from weft.ops.policy import with_policy
+from weft.plan.device import missing_dtype
 
 MOVEMENTS = frozenset({"reshape", "permute", "expand", "slice", "flip"})
 # NumPy's names of parameters, which PyTorch's parser accepts too.
@@ -57,6 +58,8 @@ def lift(op: Callable[..., Any], view: str = "", name: str = "") -> Callable[...
                 weak = False
                 nodes = [unwrap(arg, [], strong[0].dtype) for arg in args]
                 named = {key: unwrap(value, [], strong[0].dtype) for key, value in kwargs.items()}
+            if kwargs and type(named.get("dtype")) is DType and tensors:
+                _check_dtype(op.__name__, named["dtype"], tensors[0])
             try:
                 result = op(*nodes, **named)
             except (AttributeError, TypeError) as error:
@@ -78,6 +81,12 @@ def lift(op: Callable[..., Any], view: str = "", name: str = "") -> Callable[...
 def with_tensor_policy(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
     """A function of tensors whose operands autocast casts by the table, under `name` or its own."""
     return with_policy(name or function.__name__, function, Tensor, Tensor.to)
+
+
+def _check_dtype(who: str, dtype: DType, operand: Tensor) -> None:
+    """Raise where the result is to have a dtype that the device of an operand does not have."""
+    if dtype not in operand.device.dtypes:
+        raise missing_dtype(who, dtype, operand.device)
 
 
 def _rename_arguments(

@@ -258,8 +258,10 @@ class Tensor(TensorCell, TensorAttributes, TensorMethods):
 
     def _copy_to(self, target: Device) -> Node:
         """The value on another device: from GPU to GPU of one kind directly, else through the host."""
+        if self.dtype not in target.dtypes:
+            raise missing_dtype("to", self.dtype, target)
         if target.kind != self.device.kind:
-            return from_host(self.numpy(), target)
+            return from_host(self.numpy(), target, "to")
         from weft.compiler.cells import steady_copy
         from weft.plan.protocols import PeerCopies
 

@@ -297,8 +297,16 @@ def _scan_prod(node: Node, g: Node) -> Node:
 
 
 def _dot(node: Node, g: Node) -> Gradients:
+    """The gradient of a transposed matrix is the transpose of a product, which lies as the matrix itself does."""
     a, b = node.srcs
-    return dot(g, swap_last(b)), dot(swap_last(a), g)
+    of_a = swap_last(dot(b, swap_last(g))) if _is_transposed(a) else dot(g, swap_last(b))
+    of_b = swap_last(dot(swap_last(g), a)) if _is_transposed(b) else dot(swap_last(a), g)
+    return of_a, of_b
+
+
+def _is_transposed(matrix: Node) -> bool:
+    rank = len(matrix.shape)
+    return matrix.op == "permute" and matrix.attrs.order == (*range(rank - 2), rank - 1, rank - 2)
 
 
 def _conv(node: Node, g: Node) -> Gradients:

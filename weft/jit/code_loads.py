@@ -1,9 +1,10 @@
 """What a function reads: which globals, closure variables and attributes its code loads, and which other functions of
 the user's it calls.
 
-A function is profiled while it is traced: every call of a function that belongs neither to Weft, NumPy nor the standard
-library is recorded with its code, and what that code loads is found by disassembling it. Names of attributes are
-collected without their owners: `captures` looks for them in the objects that can be reached.
+A function is profiled while it is traced: every call of a function that belongs neither to Weft, NumPy, the standard
+library nor a package that Weft's backends call is recorded with its code, and what that code loads is found by
+disassembling it. Names of attributes are collected without their owners: `captures` looks for them in the objects that
+can be reached.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ import numpy as np
 _STDLIB = tuple({sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platstdlib") + os.sep})
 _SITE = tuple(os.sep + name + os.sep for name in ("site-packages", "dist-packages"))
 _OWN = [os.path.dirname(os.path.dirname(__file__)) + os.sep, os.path.dirname(np.__file__) + os.sep]
+# Packages in Python that backends call, during a trace, too: what these keep for themselves is no state of the user's.
+# Names that a package of the user's may have as well (cuda, hip) are not among them.
+_DRIVERS = ("wgpu", "cffi", "llvmlite", "cuda.bindings", "cuda.core", "cuda.pathfinder", "nvmath", "cudnn", "pyopencl")
 
 _IMPORT = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
 
@@ -138,10 +142,16 @@ def _words(consts: Any) -> Iterator[str]:
 
 
 def is_library(filename: str) -> bool:
-    """Whether code of this file is Weft's, NumPy's or the standard library's."""
-    if filename.startswith((*_OWN, "<frozen")):
+    """Whether code of this file is Weft's, NumPy's, the standard library's or that of a package that backends call."""
+    if filename.startswith((*_OWN, "<frozen", *_driver_folders())):
         return True
     return filename.startswith(_STDLIB) and not any(site in filename for site in _SITE)
+
+
+def _driver_folders() -> list[str]:
+    """The folders of the packages that backends have loaded."""
+    loaded = [sys.modules[name] for name in _DRIVERS if name in sys.modules]
+    return [folder + os.sep for package in loaded for folder in getattr(package, "__path__", ())]
 
 
 def add_library(filename: str) -> None:

@@ -24,7 +24,7 @@ from weft.compiler.trace import Cell, Trace
 from weft.graph.node import Node, placeholder
 from weft.jit.result_memory import ResultMemory
 from weft.jit.variant import Variant, cell_form
-from weft.plan.device import Buffer, Device, HostWords
+from weft.plan.device import Buffer, Device, HostWords, describe_available
 
 if TYPE_CHECKING:
     from weft.jit.guards import Guards
@@ -154,9 +154,8 @@ class _Builder:
             slab = self.backend.allocate(nbytes)
             slab.pinned = self.group
             return Buffer(slab, 0, nbytes)
-        available, total = self.backend.memory()
         given = f"{size_text(nbytes)} of parameters, state or gradients that it writes in place on {self.device}"
-        expected = f"at most {size_text(available)}, which are available of {size_text(total)}"
+        expected = describe_available(self.device, nbytes)
         raise problem(OutOfMemoryError, self.trace.name, given, expected, "use fewer parameters, or a smaller dtype")
 
     def _capture(self) -> dict[Cell, Buffer]:

@@ -53,8 +53,17 @@ def as_list(tensors: Tensor | Iterable[Tensor]) -> list[Tensor]:
 
 
 def buckets(tensors: Sequence[Tensor]) -> list[list[int]]:
-    """Positions of tensors that can share memory: same dtype and device."""
-    found: dict[tuple, list[int]] = {}
+    """Positions of tensors that can share memory: same dtype and device, and no more than kernels bind at once, counted
+    in float32 or the wider dtype of a state."""
+    found: list[list[int]] = []
+    filling: dict[tuple, tuple[list[int], int]] = {}  # the last group of each dtype and device, and its bytes
     for position, tensor in enumerate(tensors):
-        found.setdefault((tensor.dtype, tensor.device), []).append(position)
-    return list(found.values())
+        key, most = (tensor.dtype, tensor.device), tensor.device.limits.flat_bytes
+        nbytes = tensor.numel() * max(tensor.dtype.itemsize, weft.float32.itemsize) if most else 0
+        positions, before = filling.get(key, ([], 0))
+        if not positions or before + nbytes > most:
+            positions, before = [], 0
+            found.append(positions)
+        positions.append(position)
+        filling[key] = positions, before + nbytes
+    return found

@@ -17,7 +17,7 @@ import numpy as np
 from weft.base import host_memory
 from weft.base.capabilities import Features, Limits
 from weft.base.dtypes import DType
-from weft.base.errors import DeviceError, DTypeError, IndexRangeError, WeftError, out_of_memory, problem
+from weft.base.errors import DeviceError, DTypeError, IndexRangeError, WeftError, out_of_memory, problem, size_text
 from weft.base.locks import WriteGroup
 from weft.base.singletons import singleton, table
 from weft.base.tuning import Tuning
@@ -48,7 +48,8 @@ class Device:
     (`weft.base.capabilities`). `libraries` are the vendor's libraries by name, in the order in
     which the compiler consults them. `tuning` are thresholds that only change speed. `is_software` is true for a device
     that emulates a GPU on the CPU (PoCL, lavapipe): it is used only where it is named. `api` is what a WebGPU device is
-    reached through: 'vulkan', 'metal', 'd3d12' or 'opengl'.
+    reached through: 'vulkan', 'metal', 'd3d12' or 'opengl'. `class_tuning` is the tuning of the device's class where
+    `tuning` is one that was found on this machine (`weft.plan.kept_tuning`).
     """
 
     kind: str
@@ -62,6 +63,7 @@ class Device:
     tuning: Tuning = field(default_factory=Tuning, repr=False)
     is_software: bool = False
     api: str = ""
+    class_tuning: Tuning | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -149,6 +151,14 @@ def missing_dtype(who: str, dtype: DType, device: Device) -> WeftError:
     expected = f"a device that does ({', '.join(others)})" if others else "a dtype of the device"
     fix = "use another dtype there" + (f", or compute on {others[0]!r}" if others else "")
     return problem(DTypeError, who, given, expected, fix)
+
+
+def describe_available(device: Device, nbytes: int) -> str:
+    """How large a request for `nbytes` bytes could have been, in words: what is available, or one allocation."""
+    most, (available, total) = device.limits.allocation_bytes, device.backend.memory()
+    if most and most < nbytes <= available:
+        return f"at most {size_text(most)}, the largest allocation of the device"
+    return f"at most {size_text(available)}, which are available of {size_text(total)}"
 
 
 class DeviceLost(DeviceError):

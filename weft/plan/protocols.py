@@ -47,9 +47,9 @@ class TimedExecutable(Executable, Protocol):
     def time_runs(self, slots: Any, count: int) -> float:
         """Seconds of a run, averaged over `count` consecutive ones."""
 
-    def time_steps(self, slots: Any) -> list[float]:
-        """Run once, step by step, and return the seconds of each step in the order of `plan.plan.iterate_steps`: those
-        inside a `Repeat` for all its iterations together."""
+    def time_steps(self, slots: Any) -> tuple[list[float], list[float]]:
+        """Run once, step by step, and return the seconds of each step in the order of `plan.plan.iterate_steps`, those
+        inside a `Repeat` for all its iterations together, and how many of them were spent on measuring it."""
 
 
 class Backend(Protocol):

@@ -86,8 +86,8 @@ class IsolatedRun:
         """Seconds of a run."""
         return self._executable.time_runs(self._table, count)
 
-    def time_steps(self) -> list[float]:
-        """Seconds of each step of `iterate_steps(plan.steps)`."""
-        found = self._executable.time_steps(self._table)
-        assert len(found) == sum(1 for _ in iterate_steps(self.plan.steps))
-        return found
+    def time_steps(self) -> tuple[list[float], list[float]]:
+        """Seconds of each step of `iterate_steps(plan.steps)`, and how many of them were spent on measuring it."""
+        spent, measuring = self._executable.time_steps(self._table)
+        assert len(spent) == len(measuring) == sum(1 for _ in iterate_steps(self.plan.steps))
+        return spent, measuring

@@ -227,15 +227,25 @@ def _rounds(
     count = min(max(int(SHORT_RUN_SECONDS / max(isolated.time_runs(1), 1e-9)), 1), MAX_RUNS_TOGETHER)
     started = time.perf_counter()
     whole: list[float] = []
-    steps: list[list[float]] = []
+    spent: list[list[float]] = []
+    measuring: list[list[float]] = []
     while len(whole) < MIN_ROUNDS or (len(whole) < ROUNDS and time.perf_counter() - started < seconds):
         whole.append(isolated.time_runs(count))
-        steps.append(isolated.time_steps())
+        for times, found in zip((spent, measuring), isolated.time_steps(), strict=True):
+            times.append(found)
         if rates_measured is not None:
             rates_measured.run()
     if rates_measured is not None:
         rates_measured.keep()
-    return min(whole), [min(times) for times in zip(*steps, strict=True)], len(whole)
+    return min(whole), _least_differences(spent, measuring), len(whole)
+
+
+def _least_differences(spent: list[list[float]], measuring: list[list[float]]) -> list[float]:
+    """The least time of each step over all rounds, without the least that measuring it took. (The least of differences
+    would be 0 for a short step as soon as something disturbs the measuring in one round.) 0 is too short for the
+    clock."""
+    least, cost = [[min(times) for times in zip(*rounds, strict=True)] for rounds in (spent, measuring)]
+    return [max(time - part, 0.0) for time, part in zip(least, cost, strict=True)]
 
 
 def _device_rates(device: Device, dtype: DType) -> tuple[float, float]:

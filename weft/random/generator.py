@@ -12,6 +12,7 @@ import numpy as np
 from weft.base.dtypes import DType, DTypeLike, as_dtype, int64, integer_bounds, uint8
 from weft.base.errors import DTypeError, RangeError, problem
 from weft.base.state import SETTINGS, STATE
+from weft.core.creation import make_leaf
 from weft.core.device import get
 from weft.core.host_arrays import from_host
 from weft.core.lift import lift
@@ -177,10 +178,6 @@ def set_rng_state(new_state: Tensor) -> None:
     default_generator.set_state((made, counter))
 
 
-def _leaf(node: Node, requires_grad: bool) -> Tensor:
-    return Tensor(node).requires_grad_(requires_grad)
-
-
 def _float_dtype(who: str, dtype: DTypeLike | None) -> DType:
     """The dtype that is given, or the one of floats made without one; random floats are floats."""
     found = SETTINGS.default_dtype if dtype is None else as_dtype(who, dtype)
@@ -201,7 +198,7 @@ def rand(
     """
     shape, kind = checked_shape("rand", size), _float_dtype("rand", dtype)
     state, draw = (generator or default_generator).draw(get(device), 1)
-    return _leaf(creation.uniform(state, draw, shape, kind), requires_grad)
+    return make_leaf(creation.uniform(state, draw, shape, kind), requires_grad)
 
 
 @sized_sampling
@@ -212,7 +209,7 @@ def randn(
     """Normal with mean 0 and variance 1."""
     shape, kind = checked_shape("randn", size), _float_dtype("randn", dtype)
     state, draw = (generator or default_generator).draw(get(device), 2)
-    return _leaf(creation.normal(state, draw, shape, kind), requires_grad)
+    return make_leaf(creation.normal(state, draw, shape, kind), requires_grad)
 
 
 @overload
@@ -246,7 +243,7 @@ def randint(
         raise problem(DTypeError, "randint", text, "randint(high, size) or randint(low, high, size), size a tuple")
     shape, kind = checked_shape("randint", (size,)), as_dtype("randint", dtype)
     bounds = integer_range("randint", 0 if low is None else low, high, kind)
-    return _leaf(whole_numbers(generator, *bounds, shape, kind, get(device)), requires_grad)
+    return make_leaf(whole_numbers(generator, *bounds, shape, kind, get(device)), requires_grad)
 
 
 def integer_range(who: str, low: int, high: int, dtype: DType) -> tuple[int, int]:

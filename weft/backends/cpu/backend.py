@@ -21,6 +21,7 @@ from weft.base.dtypes import DType
 from weft.base.errors import DeviceError, problem
 from weft.kernels.ir.language import Kernel
 from weft.plan.device import Buffer, Device, Explain, HostWords, MemoryCounts, Slab, empty_array, raise_bad_index
+from weft.plan.kept_tuning import apply_kept_tuning
 from weft.plan.plan import Code, Plan
 
 
@@ -65,7 +66,8 @@ class CpuBackend:
     def __init__(self) -> None:
         self.pool = MemoryPool()
         features = Features(cpu_templates=True, scalar_arguments=True, small_products=blas.has_small_kernels())
-        self.device = Device("cpu", 0, self, _processor(), frozenset(dtypes.ALL), features, _limits())
+        device = Device("cpu", 0, self, _processor(), frozenset(dtypes.ALL), features, _limits())
+        self.device = apply_kept_tuning(device)
 
     def devices(self) -> list[Device]:
         return [self.device]

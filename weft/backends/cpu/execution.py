@@ -96,9 +96,9 @@ class CpuExecutable:
             run(plan, slots)
         return (time.perf_counter() - start) / count
 
-    def time_steps(self, slots: Any) -> list[float]:
-        """Run the rows of the table one by one, each as a plan of one step that is shared as in the whole plan; the
-        time of a plan without steps is subtracted. Loops are iterated here."""
+    def time_steps(self, slots: Any) -> tuple[list[float], list[float]]:
+        """Run the rows of the table one by one, each as a plan of one step that is shared as in the whole plan; what
+        measuring takes is the time of a plan without steps. Loops are iterated here."""
         plan, table, *_ = self._keep
         rows = [_Row(self._plan, table, number) for number in range(len(self._step_numbers))]
         empty = (ctypes.c_int64 * len(cpu_runtime.PLAN_FIELDS))(*self._plan)
@@ -132,7 +132,7 @@ class CpuExecutable:
             run(empty, slots)
             idle.append(clock() - start)
         cost = min(idle)
-        return [max(time - count * cost, 0) * 1e-9 for time, count in zip(spent, calls, strict=True)]
+        return [time * 1e-9 for time in spent], [count * cost * 1e-9 for count in calls]
 
 
 class _Row:

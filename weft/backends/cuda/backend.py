@@ -22,6 +22,7 @@ from weft.base.digest import digest
 from weft.base.errors import DeviceError, problem
 from weft.kernels.ir.language import NATIVE
 from weft.plan.device import Device
+from weft.plan.kept_tuning import apply_kept_tuning
 from weft.plan.protocols import Library
 from weft.render.dialects.tables import CUDA
 
@@ -49,13 +50,15 @@ class CudaBackend(StreamBackend):
 
     def __init__(self, ordinal: int, number: int = 0):
         driver = CudaDriver(ordinal)
-        super().__init__(driver)
-        self.driver: CudaDriver = driver
-        memory, newest = driver.memory()[1], ".".join(map(str, cuda_driver.newest_version()))
-        self.device = Device(
-            "cuda", number, self, f"{driver.name}, {memory / 2**30:.0f} GiB, driver for CUDA {newest}",
-            frozenset(dtypes.ALL), FEATURES, limits(driver), libraries(self),
-        )  # fmt: skip
+        with self.opening(driver):
+            super().__init__(driver)
+            self.driver: CudaDriver = driver
+            memory, newest = driver.memory()[1], ".".join(map(str, cuda_driver.newest_version()))
+            device = Device(
+                "cuda", number, self, f"{driver.name}, {memory / 2**30:.0f} GiB, driver for CUDA {newest}",
+                frozenset(dtypes.ALL), FEATURES, limits(driver), libraries(self),
+            )  # fmt: skip
+            self.device = apply_kept_tuning(device)
 
     def identity(self) -> str:
         """What the text of kernels and the calls of libraries in a plan depend on beside `Device`."""

@@ -90,10 +90,10 @@ class CudaDriver(StreamDriver):
         self.ordinal = ordinal
         self._several = count() > 1
         self.handle = call("cuDeviceGet", ordinal)
-        self.context = call("cuDevicePrimaryCtxRetain", self.handle)
         self.architecture = "sm_{}{}".format(*capability(ordinal))
         cuda = _cuda()
         self.capture_mode = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        self.context = call("cuDevicePrimaryCtxRetain", self.handle)
         with self.opening():
             self.activate()
             self.open_streams(call("cuDeviceGetDefaultMemPool", self.handle))

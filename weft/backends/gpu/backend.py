@@ -19,14 +19,15 @@ import ctypes
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from weft.backends.gpu.driver import Driver
 from weft.backends.gpu.execution import GpuExecutable
-from weft.backends.gpu.limits import check_kernel, check_plan
+from weft.backends.gpu.limits import check_kernel, check_plan, check_whole_buffers
+from weft.backends.gpu.opened import close_on_failure
 from weft.base.counters import COUNTERS
 from weft.base.dtypes import DType, uint8
 from weft.base.errors import DeviceError, OutOfMemoryError, problem
@@ -85,7 +86,7 @@ class _Block:
 
 
 class _Words:
-    """A piece of the memory that host and device share, for status words; reused by size."""
+    """A piece of memory for status words; reused by size."""
 
     __slots__ = ("free", "pointer")
 
@@ -125,10 +126,22 @@ class GpuBackend:
         self.dropped: deque[tuple[Callable[[Any], None], Any, int]] = deque()  # (how it is freed, what, its bytes)
         self.ran: deque[Plan] = deque(maxlen=MAX_RECENT_PLANS)  # since the device was last waited for
         self.executables: weakref.WeakSet[GpuExecutable] = weakref.WeakSet()
-        self._free_words: dict[int, list[int]] = {}
+        self._free_words: dict[int, list[int]] = {}  # by size
+        self._sees_words = False  # whether host and device share them
         self._pending: dict[Slab, tuple[Plan, Explain | None]] = {}
         self._arena: Slab | None = None
         _backends.add(self)
+
+    @contextlib.contextmanager
+    def opening(self, driver: Driver) -> Iterator[None]:
+        """Around all that a constructor does with its driver: where it fails, the driver is closed, and the end of the
+        process and forks do not look for this backend."""
+        try:
+            with close_on_failure(driver):
+                yield
+        except BaseException:
+            _backends.discard(self)
+            raise
 
     def devices(self) -> list[Device]:
         return [self.device]
@@ -191,8 +204,12 @@ class GpuBackend:
         if self._arena is None or self._arena.nbytes < nbytes:
             self._arena = None  # the new one may reuse its memory
             self.free_dropped()
-            self._arena = self.allocate(nbytes)
+            self._arena = self.allocate_arena(nbytes)
         return self._arena
+
+    def allocate_arena(self, nbytes: int) -> Slab:
+        """Memory for temporaries, none of which is in two allocations of the device."""
+        return self._allocate(nbytes, self.driver.allocate_arena)
 
     @property
     def _idle_bytes(self) -> int:
@@ -201,11 +218,12 @@ class GpuBackend:
         return arena + sum(executable.idle_bytes for executable in self.executables)
 
     def allocate(self, nbytes: int) -> Slab:
+        return self._allocate(nbytes, self.driver.allocate)
+
+    def _allocate(self, nbytes: int, get: Callable[[int], int]) -> Slab:
         if not nbytes:
             return Slab(self.device, 0, 0, None)
-        return self.call_in_order(
-            lambda: self._slab(nbytes, self._allocate_or_evict(lambda: self.driver.allocate(nbytes)))
-        )
+        return self.call_in_order(lambda: self._slab(nbytes, self._allocate_or_evict(lambda: get(nbytes))))
 
     def allocate_optional(self, nbytes: int) -> Slab | None:
         """Memory that makes something faster, if it is there."""
@@ -301,13 +319,22 @@ class GpuBackend:
 
     def _new_status(self, nbytes: int, size: int) -> Slab:
         free = self._free_words.setdefault(size, [])
-        pointer = free.pop() if free else self.driver.host_visible_memory(size)
-        if pointer:
+        pointer = free.pop() if free else self._add_words(size, free)
+        if self._sees_words:
             ctypes.memset(pointer, 0, size)
-            return Slab(self.device, nbytes, pointer, _Words(pointer, free))
-        slab = self.allocate(size)
-        self.driver.clear(slab.pointer, size)
-        return Slab(self.device, nbytes, slab.pointer, slab.owner)
+        else:
+            self.driver.clear(pointer, size)
+        return Slab(self.device, nbytes, pointer, _Words(pointer, free))
+
+    def _add_words(self, size: int, free: list[int]) -> int:
+        """A new piece of memory for status words. Where the host does not see them, those of many runs lie in one
+        allocation: what a runtime with handles binds to a kernel is then the same for all of them."""
+        pointer = self.driver.host_visible_memory(size)
+        self._sees_words = pointer != 0
+        if not self._sees_words:
+            pointer = self._allocate_or_evict(lambda: self.driver.allocate(MAX_PENDING_RUNS * size))
+            free += range(pointer + size, pointer + MAX_PENDING_RUNS * size, size)
+        return pointer
 
     def watch(self, status: Slab, plan: Plan, explain: Explain | None = None) -> None:
         """Raise for what is known of this run already; the rest is known when something is read back."""
@@ -315,7 +342,7 @@ class GpuBackend:
 
     def _watch(self, status: Slab, plan: Plan, explain: Explain | None) -> None:
         self._pending[status] = plan, explain
-        seen = isinstance(status.owner, _Words) and any(_words(status))
+        seen = self._sees_words and any(_words(status))
         if seen or len(self._pending) > MAX_PENDING_RUNS:
             self._synchronise()
 
@@ -329,7 +356,7 @@ class GpuBackend:
                 raise_bad_index(words, plan, explain)
 
     def _read_status(self, status: Slab) -> np.ndarray:
-        if isinstance(status.owner, _Words):
+        if self._sees_words:
             return np.frombuffer(_words(status), np.int32)
         words = np.empty(status.nbytes // 4, np.int32)
         self._fetch(words, status.pointer)
@@ -353,13 +380,17 @@ class GpuBackend:
     def render(self, kernel: Kernel) -> Code:
         """`kernel` as text in the backend's dialect."""
         check_kernel(kernel, self.device)
+        check_whole_buffers(kernel, self.device)
         COUNTERS.kernels_rendered += 1
         (symbol,), text = clike_module.render_with_symbols([normalise(kernel)], self.dialect)
         return code_of(kernel, symbol, text)
 
     def executable(self, plan: Plan) -> GpuExecutable:
         check_plan(plan, self.device)
-        made = GpuExecutable(plan, self)
+        try:
+            made = GpuExecutable(plan, self)
+        except DeviceLost as error:
+            raise self.explain_loss(error) from error
         self.call_in_order(self.executables.add, made)
         return made
 

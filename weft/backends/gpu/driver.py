@@ -25,6 +25,9 @@ class Driver(Protocol):
 
     can_capture_graphs: bool  # whether `capture_graph`, `replay_graph` and `destroy_graph` work; else never called
 
+    def close(self) -> None:
+        """Release everything that was opened, where the device cannot be used after all: no tensor is on it."""
+
     def activate(self) -> None:
         """Make this GPU the one that later calls of this thread mean."""
 
@@ -36,8 +39,12 @@ class Driver(Protocol):
     def allocate(self, nbytes: int) -> int:
         """Memory in order with the stream; OutOfMemoryError where there is too little."""
 
+    def allocate_arena(self, nbytes: int) -> int:
+        """As `allocate`, for temporaries: where `Limits.allocation_bytes` is less, of several allocations with
+        consecutive addresses, the next one from each multiple of it on."""
+
     def free(self, pointer: int) -> None:
-        """Free what `allocate` or `upload_new` returned, in order with the stream."""
+        """Free what `allocate`, `allocate_arena` or `upload_new` returned, in order with the stream."""
 
     def host_visible_memory(self, nbytes: int) -> int:
         """Memory that the host sees at the same address, never freed; 0 where the device has none."""

@@ -139,7 +139,7 @@ class GpuExecutable:
         backend = self.backend
         if backend.is_enqueueing:
             own = GpuExecutable(self.plan, backend)
-            own._enqueue(slots, numbers, backend.allocate(self._arena_bytes))
+            own._enqueue(slots, numbers, backend.allocate_arena(self._arena_bytes))
             return
         try:
             backend.is_enqueueing = True
@@ -204,13 +204,13 @@ class GpuExecutable:
         driver.synchronise()
         return driver.seconds_between(first, last) / count
 
-    def time_steps(self, slots: Table) -> list[float]:
+    def time_steps(self, slots: Table) -> tuple[list[float], list[float]]:
         """Run step by step with events around each, and return the seconds of each step of `iterate_steps`. The host
         enqueues slowly, so the device is kept busy before: meanwhile the host gets ahead, and no step waits for it.
-        What a pair of events takes is measured in the same way, and subtracted."""
+        What a pair of events takes is measured in the same way."""
         return self.backend.call_in_order(self._time_steps, slots)
 
-    def _time_steps(self, slots: Table) -> list[float]:
+    def _time_steps(self, slots: Table) -> tuple[list[float], list[float]]:
         arena = self.backend.shared_arena(self._arena_bytes)  # kept until all is over
         spans = _Spans(self.driver, sum(1 for _ in iterate_steps(self.plan.steps)))
         self._keep_busy(ENQUEUE_SECONDS * (8 + _timed_launches(self.plan.steps)), slots)
@@ -377,18 +377,19 @@ class _Spans:
         self._found.append((self.at, factor, before, after))
         self.at += 1
 
-    def seconds(self) -> list[float]:
-        """Wait, and return the seconds of each step."""
+    def seconds(self) -> tuple[list[float], list[float]]:
+        """Wait, and return the seconds between the events of each step, and how many of them the events take."""
         empty = len(self._found)
         for _ in range(4):
             self.span(lambda: None, 0.0)
         self._driver.synchronise()
         took = [self._driver.seconds_between(before, after) for _, _, before, after in self._found]
         cost = min(took[empty:])
-        spent = [0.0] * self._count
+        spent, events = [0.0] * self._count, [0.0] * self._count
         for (step, factor, _, _), time in zip(self._found[:empty], took, strict=False):
-            spent[step] += factor * max(time - cost, 0.0)
-        return spent
+            spent[step] += factor * time
+            events[step] += factor * cost
+        return spent, events
 
 
 def _timed_launches(steps: Sequence[Step]) -> int:

@@ -5,13 +5,16 @@ of integers of its own and finds the handle and the offset that an address means
 a graph that was captured for an address is never replayed with another handle behind it.
 
 Freed memory is kept for the next allocation of its size class, as creating memory is slow in these runtimes, and as the
-same addresses are needed again for a graph to be replayed. Work is done in the order in which it is enqueued, so what
-is freed may be used again at once. Nothing here calls a runtime, except through the functions that it is given.
+same addresses are needed again for a graph to be replayed. Of what is free the lowest address is given out first: the
+steps of a loop then have the same addresses every few steps. (Were it the one freed last, they would be permuted for
+many steps.) Work is done in the order in which it is enqueued, so what is freed may be used again at once. Nothing here
+calls a runtime, except through the functions that it is given.
 """
 
 from __future__ import annotations
 
 import bisect
+import heapq
 from collections.abc import Callable
 from typing import Any
 
@@ -35,47 +38,78 @@ class HandleMemory:
     """The memory of one device.
 
     `create` makes memory of a number of bytes and returns its handle, or raises OutOfMemoryError; `destroy` releases a
-    handle; `wait` returns when all enqueued work is over. `capacity` are the bytes of the device. `name` is for errors.
+    handle; `wait` returns when all enqueued work is over. `capacity` are the bytes of the device; `largest` those of
+    the largest handle, a multiple of RANGE_ALIGNMENT (0: any number). `name` is for errors.
     """
 
     def __init__(
         self, create: Callable[[int], Any], destroy: Callable[[Any], None], wait: Callable[[], None],
-        capacity: int, name: str,
+        capacity: int, name: str, largest: int = 0,
     ):  # fmt: skip
         self._create, self._destroy, self._wait = create, destroy, wait
-        self.capacity, self._name = capacity, name
+        self.capacity, self._name, self._largest = capacity, name, largest
         self.reserved = 0  # bytes of all handles
         self.unused = 0  # of those that wait for reuse
         self._starts: list[int] = []  # sorted
         self._handles: dict[int, tuple[Any, int]] = {}  # by start: the handle and its bytes
-        self._free: dict[int, list[int]] = {}  # starts by bytes
+        self._following: dict[int, list[int]] = {}  # by start: the starts of further handles of one allocation
+        self._free: dict[int, list[int]] = {}  # starts by bytes, each list a heap
         self._next = FIRST_ADDRESS
 
     def allocate(self, nbytes: int) -> int:
         """The address of at least `nbytes` bytes, whose contents are undefined."""
         size = class_bytes(nbytes)
+        if nbytes <= self._largest:
+            size = min(size, self._largest)
         free = self._free.get(size)
         if free:
             self.unused -= size
-            return free.pop()
+            return heapq.heappop(free)
         return self._add(self._create_or_release(size, nbytes), size)
 
-    def _create_or_release(self, size: int, nbytes: int) -> Any:
-        """New memory; where there is too little, after what waits for reuse is released."""
-        if self.reserved + size <= self.capacity:
+    def allocate_pieces(self, nbytes: int) -> int:
+        """As `allocate`; where this is more than one handle may have, of several handles with consecutive addresses:
+        the next one begins at each multiple of `largest` bytes."""
+        if not self._largest or nbytes <= self._largest:
+            return self.allocate(nbytes)
+        count, rest = divmod(nbytes, self._largest)
+        sizes = [self._largest] * count + [min(class_bytes(rest), self._largest)] * bool(rest)
+        free = self._free.get(sum(sizes))
+        if free:
+            self.unused -= sum(sizes)
+            return heapq.heappop(free)
+        handles: list[Any] = []
+        try:
+            for size in sizes:
+                handles.append(self._create_or_release(size, nbytes, sum(sizes)))
+        except BaseException:
+            for handle in handles:
+                self._destroy(handle)
+            raise
+        start, *following = [self._add(handle, size, 0) for handle, size in zip(handles, sizes, strict=True)]
+        self._next += RANGE_ALIGNMENT  # the end is in no other range
+        self._following[start] = following
+        return start
+
+    def _create_or_release(self, size: int, nbytes: int, whole: int = 0) -> Any:
+        """New memory, where `whole` bytes are needed in all (0: these alone); where there is too little, after what
+        waits for reuse is released."""
+        whole = whole or size
+        if self.reserved + whole <= self.capacity:
             try:
                 return self._create(size)
             except OutOfMemoryError:
                 if not self.unused:
                     raise
         self.release_unused()
-        if self.reserved + size > self.capacity:
+        if self.reserved + whole > self.capacity:
             raise out_of_memory(self._name, nbytes, *self.memory())
         return self._create(size)
 
-    def _add(self, handle: Any, size: int) -> int:
+    def _add(self, handle: Any, size: int, distance: int = RANGE_ALIGNMENT) -> int:
+        """Give a handle addresses; the next ones are so far away that the end of these is in no other range."""
         start = self._next
-        self._next += -(-size // RANGE_ALIGNMENT) * RANGE_ALIGNMENT + RANGE_ALIGNMENT  # the end is in no other range
+        self._next += -(-size // RANGE_ALIGNMENT) * RANGE_ALIGNMENT + distance
         self._starts.append(start)
         self._handles[start] = handle, size
         self.reserved += size
@@ -83,8 +117,8 @@ class HandleMemory:
 
     def free(self, address: int) -> None:
         """Keep memory for the next allocation of its size."""
-        size = self._handles[address][1]
-        self._free.setdefault(size, []).append(address)
+        size = self.size_of(address)
+        heapq.heappush(self._free.setdefault(size, []), address)
         self.unused += size
 
     def split(self, address: int) -> tuple[Any, int]:
@@ -96,7 +130,7 @@ class HandleMemory:
 
     def size_of(self, address: int) -> int:
         """The bytes of the memory that begins at `address`."""
-        return self._handles[address][1]
+        return sum([self._handles[start][1] for start in (address, *self._following.get(address, ()))])
 
     def release_unused(self) -> None:
         """Destroy the handles that wait for reuse."""
@@ -105,7 +139,8 @@ class HandleMemory:
         self._wait()
         for size, starts in self._free.items():
             for start in starts:
-                self._destroy(self._handles.pop(start)[0])
+                for each in (start, *self._following.pop(start, ())):
+                    self._destroy(self._handles.pop(each)[0])
                 self.reserved -= size
         self._free, self.unused = {}, 0
         self._starts = sorted(self._handles)

@@ -1,14 +1,27 @@
-"""The GPUs of one kind, each opened when it is first looked at: one GPU's user takes no memory on the others."""
+"""The GPUs of one kind, each opened when it is first looked at: one GPU's user takes no memory on the others. One that
+cannot be opened leaves nothing behind, and is tried again when it is next looked at."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import overload
 
+from weft.backends.gpu.driver import Driver
 from weft.base.locks import new_lock
 from weft.plan.device import Device
 
 _opening = new_lock()
+
+
+@contextlib.contextmanager
+def close_on_failure(driver: Driver) -> Iterator[None]:
+    """Around what opens a device: where it fails, what was opened until then is released."""
+    try:
+        yield
+    except BaseException:
+        driver.close()
+        raise
 
 
 class OpenedDevices(Sequence[Device]):

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from weft.backends.gpu.backend import GpuBackend
+from weft.backends.gpu.opened import close_on_failure
 from weft.base.counters import COUNTERS
 from weft.base.errors import DeviceError, OutOfMemoryError, out_of_memory, problem
 from weft.base.locks import new_lock
@@ -89,15 +90,10 @@ class StreamDriver:
     def prepare_function(self, function: Any, code: Code) -> None:
         """What a kernel needs before its first launch."""
 
-    @contextlib.contextmanager
-    def opening(self) -> Iterator[None]:
-        """Around everything that opens the GPU: where it fails, nothing stays behind."""
+    def opening(self) -> contextlib.AbstractContextManager[None]:
+        """Around everything that opens the GPU."""
         self._streams: list[Any] = []
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
+        return close_on_failure(self)
 
     def close(self) -> None:
         """Destroy the streams: nothing was enqueued."""
@@ -127,6 +123,9 @@ class StreamDriver:
     def release_unused(self) -> None:
         self.synchronise()  # what was freed in order with runs is free when they are over
         self.call("MemPoolTrimTo", self.pool, 0)
+
+    def allocate_arena(self, nbytes: int) -> int:
+        return self.allocate(nbytes)
 
     def allocate(self, nbytes: int, stream: Any = None) -> int:
         """Multiples of `COPY_BYTES` bytes. A copy may read less than that; a tool that checks accesses would report it

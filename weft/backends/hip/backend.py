@@ -19,6 +19,7 @@ from weft.base.capabilities import Features, Limits, MatrixUnit
 from weft.base.digest import digest
 from weft.kernels.ir.expressions import CASTS
 from weft.plan.device import Device
+from weft.plan.kept_tuning import apply_kept_tuning
 from weft.render.dialects.hip import HIP, HIP_MFMA, HIP_WMMA
 from weft.render.dialects.tables import Dialect
 
@@ -76,15 +77,17 @@ class HipBackend(StreamBackend):
 
     def __init__(self, ordinal: int, number: int = 0):
         driver = HipDriver(ordinal)
-        super().__init__(driver)
-        self.driver: HipDriver = driver
-        self.dialect = dialect_of(driver.architecture)
-        memory, (major, minor) = driver.memory()[1], hip_driver.release()
-        self.device = Device(
-            "hip", number, self,
-            f"{driver.name} ({driver.architecture}), {memory / 2**30:.0f} GiB, HIP {major}.{minor}",
-            frozenset(dtypes.ALL), features(driver.architecture), limits(driver.properties),
-        )  # fmt: skip
+        with self.opening(driver):
+            super().__init__(driver)
+            self.driver: HipDriver = driver
+            self.dialect = dialect_of(driver.architecture)
+            memory, (major, minor) = driver.memory()[1], hip_driver.release()
+            device = Device(
+                "hip", number, self,
+                f"{driver.name} ({driver.architecture}), {memory / 2**30:.0f} GiB, HIP {major}.{minor}",
+                frozenset(dtypes.ALL), features(driver.architecture), limits(driver.properties),
+            )  # fmt: skip
+            self.device = apply_kept_tuning(device)
 
     def identity(self) -> str:
         """What the text of kernels in a plan depends on beside `Device`."""

@@ -7,17 +7,17 @@ a driver of its own, opened when it is first asked for. Nothing of OpenCL is loa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import overload
 
 from weft.backends.gpu.backend import GpuBackend
+from weft.backends.gpu.opened import OpenedDevices
 from weft.backends.opencl import library
 from weft.backends.opencl.driver import OpenClDriver
 from weft.base import dtypes
 from weft.base.capabilities import Features, Limits
 from weft.base.digest import digest
-from weft.base.locks import new_lock
 from weft.base.tuning import Tuning
 from weft.plan.device import Device
+from weft.plan.kept_tuning import apply_kept_tuning
 from weft.render.dialects.opencl import FIXED_SIZE, OPENCL, SHUFFLES, with_subgroups
 
 MAX_WORKGROUP_SIZE = 1024  # more lanes make no kernel faster
@@ -27,7 +27,6 @@ MAX_SHARED_BYTES = 64 << 10  # of one workgroup: CPUs report their whole cache
 # Concurrent launches in one kernel gain nothing on a CPU, and PoCL takes minutes to compile many barriers in branches.
 SOFTWARE_TUNING = Tuning(max_concurrent_workgroups=0)
 INSTALL = "pip install 'weft[opencl]'"
-_opening = new_lock()
 
 
 class OpenClBackend(GpuBackend):
@@ -36,25 +35,27 @@ class OpenClBackend(GpuBackend):
     def __init__(self, handle: int, number: int = 0):
         software = is_software(handle)
         driver = OpenClDriver(handle)
-        super().__init__(driver)
-        self.driver: OpenClDriver = driver
-        size = subgroup_size(handle)
-        self.dialect = with_subgroups(size) if size else OPENCL
-        memory = driver.memory()[1] / 2**30
-        kind = "software" if software else "GPU" if _is_gpu(handle) else "accelerator"
-        about = f"{driver.name} ({kind}), {memory:.0f} GiB, {library.query(handle, 'version')}"
-        self.device = Device(
-            "opencl", number, self, about, supported_dtypes(handle),
-            Features(workgroups=True, scalar_arguments=True, subgroup_operations=bool(size)), limits(handle),
-            tuning=SOFTWARE_TUNING if software else Tuning(), is_software=software,
-        )  # fmt: skip
+        with self.opening(driver):
+            super().__init__(driver)
+            self.driver: OpenClDriver = driver
+            size = subgroup_size(handle)
+            self.dialect = with_subgroups(size) if size else OPENCL
+            memory = driver.memory()[1] / 2**30
+            kind = "software" if software else "GPU" if _is_gpu(handle) else "accelerator"
+            about = f"{driver.name} ({kind}), {memory:.0f} GiB, {library.query(handle, 'version')}"
+            device = Device(
+                "opencl", number, self, about, supported_dtypes(handle),
+                Features(workgroups=True, scalar_arguments=True, subgroup_operations=bool(size)),
+                limits(handle, driver.largest), tuning=SOFTWARE_TUNING if software else Tuning(), is_software=software,
+            )  # fmt: skip
+            self.device = apply_kept_tuning(device)
 
     def identity(self) -> str:
         """What the text of kernels in a plan depends on beside `Device`."""
         return digest(compiler=self.driver.compiler.identity, dialect=self.dialect.name)
 
 
-def limits(handle: int) -> Limits:
+def limits(handle: int, allocation_bytes: int) -> Limits:
     """What the compiler may count on."""
     lanes = MAX_SOFTWARE_WORKGROUP_SIZE if is_software(handle) else MAX_WORKGROUP_SIZE
     size = subgroup_size(handle)
@@ -64,6 +65,7 @@ def limits(handle: int) -> Limits:
         subgroup_sizes=(size,) if size else (),
         shared_bytes=shared,
         static_shared_bytes=shared,
+        allocation_bytes=allocation_bytes,
         processors=library.query(handle, "compute_units"),
     )
 
@@ -91,31 +93,6 @@ def _is_gpu(handle: int) -> bool:
     return bool(library.query(handle, "type") & library.DEVICE_TYPE_GPU)
 
 
-class _Devices(Sequence[Device]):
-    """Devices, each opened when it is first looked at."""
-
-    def __init__(self, handles: Sequence[int]):
-        self._handles = handles
-        self._opened: dict[int, Device] = {}
-
-    def __len__(self) -> int:
-        return len(self._handles)
-
-    @overload
-    def __getitem__(self, number: int) -> Device: ...
-    @overload
-    def __getitem__(self, number: slice) -> Sequence[Device]: ...
-    def __getitem__(self, number: int | slice) -> Device | Sequence[Device]:
-        if isinstance(number, slice):
-            return [self[one] for one in range(len(self))[number]]
-        handle = self._handles[number]
-        with _opening:
-            if handle not in self._opened:
-                made = OpenClBackend(handle, self._handles.index(handle)).device
-                self._opened.setdefault(handle, made)  # a finalizer or signal handler may have been faster
-            return self._opened[handle]
-
-
 class OpenCl:
     """All OpenCL devices of this machine; `reason` says why there is none."""
 
@@ -134,7 +111,8 @@ class OpenCl:
         usable = [one for one in found if library.query(one, "is_available") and library.query(one, "has_compiler")]
         if not usable:
             return f"{len(platforms)} OpenCL drivers are installed, but none has a device that compiles kernels"
-        self._devices = _Devices(sorted(usable, key=lambda handle: (is_software(handle), not _is_gpu(handle))))
+        handles = sorted(usable, key=lambda handle: (is_software(handle), not _is_gpu(handle)))
+        self._devices = OpenedDevices(handles, lambda handle, number: OpenClBackend(handle, number).device)
         return ""
 
     def devices(self) -> Sequence[Device]:

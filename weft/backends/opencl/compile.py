@@ -19,7 +19,8 @@ from weft.backends.opencl.library import call, create
 from weft.base import disk
 from weft.base.counters import COUNTERS
 from weft.base.digest import digest
-from weft.base.errors import DeviceError, problem
+from weft.base.errors import DeviceError, OutOfMemoryError, problem
+from weft.plan.device import DeviceLost
 from weft.plan.plan import Code
 
 STANDARD = "-cl-std=CL1.2"
@@ -55,13 +56,17 @@ class Compiler:
         COUNTERS.kernels_compiled += len(codes)
         try:
             program = self._compile(codes[0], merge([code.text for code in codes]))
-        except DeviceError:
-            for code in codes:
-                call("clReleaseProgram", self._compile(code, code.text))
+        except DeviceLost:
             raise
-        for _ in codes[1:]:
-            call("clRetainProgram", program)
-        return [program] * len(codes)
+        except DeviceError as error:
+            failure = error
+        else:
+            for _ in codes[1:]:
+                call("clRetainProgram", program)
+            return [program] * len(codes)
+        for code in codes:
+            call("clReleaseProgram", self._compile(code, code.text))
+        raise failure
 
     def _load_or_compile(self, code: Code) -> int:
         key = digest(kind=disk.OBJECT, language="opencl", device=self.identity, text=code.text)
@@ -91,6 +96,9 @@ class Compiler:
         device = ctypes.c_void_p(self._device)
         try:
             call("clBuildProgram", program, 1, ctypes.addressof(device), self.options.encode(), None, None)
+        except (DeviceLost, OutOfMemoryError):
+            call("clReleaseProgram", program)
+            raise
         except DeviceError as error:
             log = library.read("clGetProgramBuildInfo", program, self._device, library.PROGRAM_BUILD_LOG)
             call("clReleaseProgram", program)

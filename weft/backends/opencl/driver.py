@@ -12,21 +12,25 @@ the device is next waited for.
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from weft.backends.gpu.handles import HandleMemory
+from weft.backends.gpu.handles import RANGE_ALIGNMENT, HandleMemory
+from weft.backends.gpu.opened import close_on_failure
 from weft.backends.opencl import library
 from weft.backends.opencl.compile import Compiler
 from weft.backends.opencl.library import call, create, make_error
+from weft.backends.opencl.pocl import name_unknown_processor
 from weft.base.counters import COUNTERS
-from weft.base.errors import DeviceError, OutOfMemoryError, out_of_memory, problem
+from weft.base.errors import DeviceError, OutOfMemoryError, exceeds_allocation, out_of_memory, problem
 from weft.base.locks import new_lock
 from weft.plan.plan import Code
 
 MAX_STAGED_BYTES = 64 << 20  # larger arrays are copied before `upload` returns
 MAX_PENDING_BYTES = 256 << 20  # of copies of host memory that are on their way
+MAX_PENDING_UPLOADS = 256  # such copies; a step that draws random numbers sends a small one
 LAUNCHES_BEFORE_FLUSH = 16
 ZERO = (ctypes.c_uint64 * 1)(0)  # the pattern that memory is cleared with
 
@@ -60,6 +64,7 @@ class _Kernel:
         values, buffers = self._values, self.buffers
         for number, word in enumerate(words):
             if word != values[number]:
+                values[number] = None  # until it is set: a signal handler may raise meanwhile
                 if number < buffers:
                     handle, offset = self._driver.pool.split(word)
                     self._set(2 * number, handle or 0, 8)
@@ -91,7 +96,19 @@ class _Event:
         self.clear()
 
 
-Replayed = list[tuple[_Kernel, ctypes.Array, ctypes.Array]]  # kernel, lanes in all, lanes of a workgroup
+Recorded = tuple[_Kernel, ctypes.Array, ctypes.Array]  # a kernel, lanes in all, lanes of a workgroup
+
+
+class _Graph:
+    """What is replayed: kernels, and the arguments of the calls that enqueue them."""
+
+    __slots__ = ("calls", "recorded")
+
+    def __init__(self, recorded: list[Recorded], queue: ctypes.c_void_p):
+        self.recorded = recorded
+        self.calls = [
+            (queue, kernel.handle, 1, None, lanes, workgroup, 0, None, None) for kernel, lanes, workgroup in recorded
+        ]
 
 
 class OpenClDriver:
@@ -102,28 +119,31 @@ class OpenClDriver:
     def __init__(self, device: int):
         self.handle = device
         self.name: str = library.query(device, "name")
-        self._largest = library.query(device, "largest_allocation")
+        self.largest: int = library.query(device, "largest_allocation") // RANGE_ALIGNMENT * RANGE_ALIGNMENT
         self.dropped: deque[int] = deque()  # kernel objects that nothing refers to any more
         self._pending: deque[tuple[_Event, Any, int]] = deque()  # uploads under way, with the memory that they read
         self._pending_bytes = self._since_flush = 0
-        self._recording: Replayed | None = None
+        self._recording: list[Recorded] | None = None
         self._functions: dict[tuple, _Function] = {}
         self._loading = new_lock()
+        name_unknown_processor(device)
         handles = ctypes.c_void_p(device)
         self.context = create("clCreateContext", None, 1, ctypes.addressof(handles), None, None)
-        self._plain = self._timed = 0
-        try:
+        self.queue = self._plain = self._timed = self._mark = 0
+        self._queue_argument = ctypes.c_void_p()  # as an argument of replayed calls
+        with close_on_failure(self):
             self._plain = self.queue = create("clCreateCommandQueue", self.context, device, 0)
+            self._queue_argument.value = self.queue
             self.pool = HandleMemory(
                 self._create_buffer, lambda handle: call("clReleaseMemObject", handle), self.synchronise,
-                library.query(device, "memory"), self.name,
+                library.query(device, "memory"), self.name, self.largest,
             )  # fmt: skip
             self.compiler = Compiler(self.context, device)
-        except BaseException:
-            if self._plain:
-                call("clReleaseCommandQueue", self._plain)
-            call("clReleaseContext", self.context)
-            raise
+
+    def close(self) -> None:
+        if self._plain:
+            call("clReleaseCommandQueue", self._plain)
+        call("clReleaseContext", self.context)
 
     # --- the queue ---
 
@@ -134,8 +154,7 @@ class OpenClDriver:
 
     def synchronise(self) -> None:
         call("clFinish", self.queue)
-        self._pending.clear()
-        self._pending_bytes = 0
+        self._forget_all_uploads()
         self._use(self._plain)
 
     def _use(self, queue: int) -> None:
@@ -146,7 +165,7 @@ class OpenClDriver:
         call("clEnqueueMarkerWithWaitList", self.queue, 0, None, ctypes.addressof(event.handle))
         call("clFlush", self.queue)
         call("clEnqueueBarrierWithWaitList", queue, 1, ctypes.addressof(event.handle), None)
-        self.queue = queue
+        self.queue = self._queue_argument.value = queue
 
     # --- memory ---
 
@@ -154,12 +173,15 @@ class OpenClDriver:
         return create("clCreateBuffer", self.context, library.MEM_READ_WRITE, nbytes, None)
 
     def allocate(self, nbytes: int) -> int:
+        if nbytes > self.largest:
+            raise exceeds_allocation(self.name, nbytes, self.largest)
+        return self.allocate_arena(nbytes)
+
+    def allocate_arena(self, nbytes: int) -> int:
         try:
-            return self.pool.allocate(nbytes)
+            return self.pool.allocate_pieces(nbytes)
         except OutOfMemoryError:
-            if nbytes <= self._largest:
-                raise out_of_memory(self.name, nbytes, *self.memory()) from None
-            raise out_of_memory(self.name, nbytes, self._largest, self.memory()[1]) from None
+            raise out_of_memory(self.name, nbytes, *self.memory()) from None
 
     def free(self, pointer: int) -> None:
         self.pool.free(pointer)
@@ -192,28 +214,34 @@ class OpenClDriver:
         self._forget_uploads()
         data, event = ctypes.create_string_buffer(nbytes), _Event()
         ctypes.memmove(data, address, nbytes)
+        self._pending.append((event, data, nbytes))  # before the call, after which a signal handler may raise
+        self._pending_bytes += nbytes
         place = ctypes.addressof(event.handle)
         call("clEnqueueWriteBuffer", self.queue, handle, 0, offset, nbytes, ctypes.addressof(data), 0, None, place)
-        self._pending.append((event, data, nbytes))
-        self._pending_bytes += nbytes
 
     def _forget_uploads(self) -> None:
         """Drop copies of host memory that were read; wait for the first where they are too many."""
         pending, status = self._pending, ctypes.c_int32()
         while pending:
             event, _, nbytes = pending[0]
-            if self._pending_bytes > MAX_PENDING_BYTES:
-                call("clWaitForEvents", 1, ctypes.addressof(event.handle))
-            place = ctypes.addressof(status)
-            call("clGetEventInfo", event.handle, library.EVENT_STATUS, 4, place, None)
-            if status.value > library.COMPLETE:
-                return
+            if event.handle.value:  # else it was never enqueued
+                if self._pending_bytes > MAX_PENDING_BYTES or len(pending) > MAX_PENDING_UPLOADS:
+                    call("clWaitForEvents", 1, ctypes.addressof(event.handle))
+                place = ctypes.addressof(status)
+                call("clGetEventInfo", event.handle, library.EVENT_STATUS, 4, place, None)
+                if status.value > library.COMPLETE:
+                    return
             pending.popleft()
             self._pending_bytes -= nbytes
+
+    def _forget_all_uploads(self) -> None:
+        self._pending.clear()
+        self._pending_bytes = 0
 
     def download(self, address: int, pointer: int, nbytes: int) -> None:
         handle, offset = self.pool.split(pointer)
         call("clEnqueueReadBuffer", self.queue, handle, 1, offset, nbytes, address, 0, None, None)
+        self._forget_all_uploads()  # the queue is in order, and was waited for
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         (to, to_at), (of, of_at) = self.pool.split(target), self.pool.split(source)
@@ -271,31 +299,30 @@ class OpenClDriver:
 
     # --- graphs ---
 
-    def capture_graph(self, enqueue: Callable[[], None]) -> Replayed:
-        self._recording = []
+    def capture_graph(self, enqueue: Callable[[], None]) -> _Graph:
+        recorded = self._recording = []
         try:
             enqueue()
-            return self._recording
         finally:
             self._recording = None
+        return _Graph(recorded, self._queue_argument)
 
-    def replay_graph(self, graph: Replayed) -> None:
-        queue, enqueue = self.queue, library.loader().clEnqueueNDRangeKernel
-        for kernel, total, group in graph:
-            status = enqueue(queue, kernel.handle, 1, None, total, group, 0, None, None)
-            if status:
-                raise make_error("clEnqueueNDRangeKernel", status)
-        call("clFlush", queue)
+    def replay_graph(self, graph: _Graph) -> None:
+        """C code goes through the calls: no interrupt is raised between them."""
+        statuses = itertools.starmap(library.loader().clEnqueueNDRangeKernel, graph.calls)
+        if failure := next(filter(None, statuses), 0):
+            raise make_error("clEnqueueNDRangeKernel", failure)
+        call("clFlush", self.queue)
 
-    def destroy_graph(self, graph: Replayed) -> None:
-        graph.clear()  # what is under way keeps its kernel objects
+    def destroy_graph(self, graph: _Graph) -> None:
+        graph.calls, graph.recorded = [], []  # what is under way keeps its kernel objects
 
     # --- time ---
 
     def create_event(self) -> _Event:
+        self._mark = self._mark or self.pool.allocate(4)
         if not self._timed:
             self._timed = create("clCreateCommandQueue", self.context, self.handle, library.QUEUE_PROFILING)
-            self._mark = self.pool.allocate(4)
         self._use(self._timed)
         return _Event()
 

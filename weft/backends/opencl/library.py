@@ -161,14 +161,14 @@ def subgroup_sizes(device: int) -> list[int]:
 
 
 def platforms() -> list[int]:
-    """The handles of all platforms; none where no driver is installed."""
+    """The handles of all platforms, each once (a driver may be registered twice); none where none is installed."""
     count = ctypes.c_uint32()
     status = loader().clGetPlatformIDs(0, None, ctypes.addressof(count))
     if status == -1001 or not count.value:
         return []
     handles = (ctypes.c_void_p * count.value)()
     call("clGetPlatformIDs", count.value, handles, None)
-    return [handle for handle in handles if handle]
+    return list(dict.fromkeys([handle for handle in handles if handle]))
 
 
 def devices(platform: int) -> list[int]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any
 
 from weft.backends.gpu.backend import GpuBackend
 from weft.backends.gpu.limits import check_kernel
+from weft.backends.gpu.opened import OpenedDevices
 from weft.backends.webgpu import probes
 from weft.backends.webgpu.clock import TIMESTAMP_FEATURES
 from weft.backends.webgpu.driver import WebGpuDriver
@@ -20,9 +21,9 @@ from weft.base import dtypes
 from weft.base.capabilities import Features, Limits
 from weft.base.counters import COUNTERS
 from weft.base.digest import digest
-from weft.base.locks import new_lock
 from weft.kernels.ir.language import Kernel
 from weft.plan.device import Device
+from weft.plan.kept_tuning import apply_kept_tuning
 from weft.plan.plan import Code, code_of
 from weft.render.wgsl.module import render
 from weft.render.wgsl.operations import Extensions
@@ -36,7 +37,6 @@ USED_LIMITS = (
 )  # fmt: skip
 RENDERER_VERSION = 1  # of the form of kernels' texts
 MAX_GRID = 1 << 20  # workgroups of a launch
-_opening = new_lock()
 
 
 class WebGpuBackend(GpuBackend):
@@ -48,22 +48,30 @@ class WebGpuBackend(GpuBackend):
         found = [name for name in USED_FEATURES if name in adapter.features] if features is None else features
         wanted = {name: adapter.limits[name] for name in USED_LIMITS} if limits is None else limits
         driver = WebGpuDriver(adapter, found, wanted)
-        super().__init__(driver)
-        self.driver: WebGpuDriver = driver
-        shared = driver.limits["max-compute-workgroup-storage-size"]
-        fused = probes.has_fused_multiply_add(driver)
-        self.extensions = Extensions("shader-int64" in found, "shader-f64" in found, fused, shared)
-        info = adapter.info
-        kinds = frozenset(dtypes.ALL) - (frozenset() if self.extensions.float64 else {dtypes.float64})
+        with self.opening(driver):
+            super().__init__(driver)
+            self.driver: WebGpuDriver = driver
+            self._describe(adapter.info, number, found)
+
+    def _describe(self, info: Any, number: int, found: Sequence[str]) -> None:
+        """The device, and what its kernels may use; `info` is the adapter's, `found` are the features."""
+        driver = self.driver
         sizes = _subgroup_sizes(info) if "subgroup" in found else ()
+        offered = device_limits(driver.limits, sizes, driver.largest)
+        self.extensions = Extensions(
+            "shader-int64" in found, "shader-f64" in found, probes.has_fused_multiply_add(driver),
+            probes.has_rounded_division(driver), offered.shared_bytes, offered.part_bytes,
+        )  # fmt: skip
+        kinds = frozenset(dtypes.ALL) - (frozenset() if self.extensions.float64 else {dtypes.float64})
         self._identity = f"{info['vendor']} {info['device']} {info['description']} {info['backend_type']}"
         description = f"{info['device']} over {info['backend_type']}, {info['description']}"
-        self.device = Device(
+        device = Device(
             "webgpu", number, self, description, kinds,
             Features(workgroups=True, scalar_arguments=True, int64_arithmetic=False, subgroup_operations=bool(sizes)),
-            device_limits(driver.limits, sizes), is_software=info["adapter_type"] == "CPU",
+            offered, is_software=info["adapter_type"] == "CPU",
             api=info["backend_type"].lower(),
         )  # fmt: skip
+        self.device = apply_kept_tuning(device)
 
     def render(self, kernel: Kernel) -> Code:
         """`kernel` as WGSL."""
@@ -83,7 +91,7 @@ def _subgroup_sizes(info: Any) -> tuple[int, ...]:
     return (int(least),) if least and least == most else ()
 
 
-def device_limits(limits: dict[str, int], subgroup_sizes: tuple[int, ...]) -> Limits:
+def device_limits(limits: dict[str, int], subgroup_sizes: tuple[int, ...], allocation_bytes: int) -> Limits:
     """What the compiler may count on."""
     shared = limits["max-compute-workgroup-storage-size"]
     return Limits(
@@ -94,32 +102,8 @@ def device_limits(limits: dict[str, int], subgroup_sizes: tuple[int, ...]) -> Li
         workgroups=min(MAX_GRID, limits["max-compute-workgroups-per-dimension"] ** 2),
         storage_buffers=limits["max-storage-buffers-per-shader-stage"],
         binding_bytes=limits["max-storage-buffer-binding-size"],
+        allocation_bytes=allocation_bytes,
     )
-
-
-class _Adapters(Sequence[Device]):
-    """Devices, each opened when it is first looked at."""
-
-    def __init__(self, adapters: Sequence[Any]):
-        self._adapters = adapters
-        self._opened: dict[int, Device] = {}
-
-    def __len__(self) -> int:
-        return len(self._adapters)
-
-    @overload
-    def __getitem__(self, number: int) -> Device: ...
-    @overload
-    def __getitem__(self, number: slice) -> Sequence[Device]: ...
-    def __getitem__(self, number: int | slice) -> Device | Sequence[Device]:
-        if isinstance(number, slice):
-            return [self[one] for one in range(len(self))[number]]
-        number = range(len(self))[number]
-        with _opening:
-            if number not in self._opened:
-                made = WebGpuBackend(self._adapters[number], number).device
-                self._opened.setdefault(number, made)  # a finalizer or signal handler may have been faster
-            return self._opened[number]
 
 
 class WebGpu:
@@ -138,7 +122,8 @@ class WebGpu:
             return f"wgpu does not start ({type(error).__name__}: {error})"
         if not adapters:
             return "wgpu finds no adapter. Install the driver of a GPU, or Mesa's: apt install mesa-vulkan-drivers"
-        self._devices = _Adapters(adapters)
+        numbers = range(len(adapters))
+        self._devices = OpenedDevices(numbers, lambda number, _: WebGpuBackend(adapters[number], number).device)
         return ""
 
     def devices(self) -> Sequence[Device]:

@@ -15,19 +15,22 @@ from typing import Any
 from weft.backends.webgpu.errors import raise_wgpu_errors
 from weft.base.counters import COUNTERS
 from weft.base.errors import DeviceError, problem
+from weft.plan.device import DeviceLost
 from weft.plan.plan import Code
+from weft.render.wgsl.module import BINDINGS_COMMENT
 
 MAX_COMPILE_THREADS = 8
 
 
 class Function:
-    """A kernel's pipeline, its layout, and the bytes of the words that a launch passes."""
+    """A kernel's pipeline, its layout, how many bindings each buffer has, and the bytes of the words that a launch
+    passes."""
 
-    __slots__ = ("argument_bytes", "buffers", "code", "layout", "pipeline", "pointer")
+    __slots__ = ("argument_bytes", "bindings", "code", "layout", "pipeline", "pointer")
 
-    def __init__(self, code: Code, pipeline: Any, layout: Any, buffers: int, argument_bytes: int):
+    def __init__(self, code: Code, pipeline: Any, layout: Any, bindings: tuple[int, ...], argument_bytes: int):
         self.code, self.pipeline, self.layout = code, pipeline, layout
-        self.buffers, self.argument_bytes = buffers, argument_bytes
+        self.bindings, self.argument_bytes = bindings, argument_bytes
         self.pointer = pipeline._internal  # for the calls of an encoder, which are many
 
 
@@ -57,16 +60,18 @@ class Compiler:
     def compile_code(self, code: Code) -> Function:
         """One kernel. A failure names the kernel and shows what wgpu said and the text."""
         text = code.text
-        buffers, argument_bytes = _interface(text)
-        layout, pipelines = self._layout(buffers, argument_bytes)
+        bindings, argument_bytes = _interface(text)
         try:
             with raise_wgpu_errors("compile"):
+                layout, pipelines = self._layout(sum(bindings), argument_bytes)
                 module = self._module(code.symbol, text)
                 stage = {"module": module, "entry_point": code.symbol}
                 pipeline = self._device.create_compute_pipeline(label=code.symbol, layout=pipelines, compute=stage)
+        except DeviceLost:
+            raise
         except DeviceError as error:
             raise _make_error(code, text, error) from error
-        return Function(code, pipeline, layout, buffers, argument_bytes)
+        return Function(code, pipeline, layout, bindings, argument_bytes)
 
     def _module(self, name: str, text: str) -> Any:
         """A module without checks of bounds and of endless loops: Weft's kernels need neither, and both keep a driver
@@ -76,17 +81,18 @@ class Compiler:
             return self._device.create_shader_module(label=name, code=text)
         return trusted_module(self._device, create, name, text)
 
-    def _layout(self, buffers: int, argument_bytes: int) -> tuple[Any, Any]:
-        """The layouts of bind groups and of pipelines with so many buffers."""
-        key = buffers, argument_bytes
+    def _layout(self, bindings: int, argument_bytes: int) -> tuple[Any, Any]:
+        """The layouts of bind groups and of pipelines with so many bindings of buffers."""
+        key = bindings, argument_bytes
         if key not in self._layouts:
             uniform = {"type": "uniform", "has_dynamic_offset": True, "min_binding_size": argument_bytes}
             entries = [{"binding": 0, "visibility": 4, "buffer": uniform}]  # 4: compute
             entries += [
-                {"binding": number + 1, "visibility": 4, "buffer": {"type": "storage"}} for number in range(buffers)
+                {"binding": number + 1, "visibility": 4, "buffer": {"type": "storage"}} for number in range(bindings)
             ]
-            group = self._device.create_bind_group_layout(entries=entries)
-            self._layouts[key] = group, self._device.create_pipeline_layout(bind_group_layouts=[group])
+            with raise_wgpu_errors("bind group layout"):
+                group = self._device.create_bind_group_layout(entries=entries)
+                self._layouts[key] = group, self._device.create_pipeline_layout(bind_group_layouts=[group])
         return self._layouts[key]
 
 
@@ -111,10 +117,13 @@ def trusted_module(device: Any, create: Any, name: str, text: str) -> Any:
     return GPUShaderModule(name, create(device._internal, descriptor, 0), device)
 
 
-def _interface(text: str) -> tuple[int, int]:
-    """The number of buffers that a text binds, and the bytes of its words."""
+def _interface(text: str) -> tuple[tuple[int, ...], int]:
+    """How many bindings each buffer of a text has, and the bytes of its words."""
     length = text.split("array<vec4<u32>, ", 1)[1].split(">", 1)[0]
-    return text.count("var<storage, read_write>"), 16 * int(length)
+    _, found, rest = text.partition(BINDINGS_COMMENT)
+    if found:
+        return tuple(map(int, rest.partition("\n")[0].split())), 16 * int(length)
+    return (1,) * text.count("var<storage, read_write>"), 16 * int(length)
 
 
 def _make_error(code: Code, text: str, error: DeviceError) -> Exception:

@@ -7,24 +7,32 @@ one for all pending launches and one for each graph. A graph keeps pipelines and
 command buffer of them and submits it.
 
 WebGPU moves words of four bytes: other numbers of bytes go through small kernels (`backends.webgpu.byte_copies`).
+
+A signal handler may raise at any call (Ctrl-C does; see `weft.base.locks`). Pending commands stay pending until they
+are submitted: C code submits and forgets them, which nothing interrupts. The buffer for small downloads is out of its
+place while it is mapped: submitting a command that writes to a mapped buffer would end the process.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
+import operator
 import struct
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from weft.backends.gpu.handles import HandleMemory
+from weft.backends.gpu.handles import RANGE_ALIGNMENT, HandleMemory
+from weft.backends.gpu.opened import close_on_failure
 from weft.backends.webgpu import byte_copies
 from weft.backends.webgpu.clock import TIMESTAMP_FEATURES, Clock, Event
 from weft.backends.webgpu.compile import Compiler, Function
 from weft.backends.webgpu.errors import raise_wgpu_errors
 from weft.base import host_memory
-from weft.base.errors import DeviceError, problem
+from weft.base.errors import WeftError, exceeds_allocation
 from weft.base.locks import new_lock
 from weft.plan.plan import Code
 
@@ -37,6 +45,12 @@ STORAGE_USAGE = 128 | 8 | 4  # storage, copy to, copy from
 UNIFORM_USAGE = 64 | 8  # uniform, copy to
 READBACK_USAGE = 1 | 8  # mapped for reading, copy to
 READBACK_BYTES = 1 << 16  # of the buffer that small downloads go through
+
+
+def _call_each(functions: Sequence[Callable[[], Any]]) -> None:
+    """Call functions of C, with no place between them where an interrupt is raised."""
+    calls: Iterator[Any] = map(operator.call, functions)
+    deque(calls, 0)
 
 
 class _Arguments:
@@ -88,25 +102,35 @@ class WebGpuDriver:
         self.name = str(adapter.info["device"])
         with raise_wgpu_errors(self.name):
             self.device = adapter.request_device_sync(required_features=list(features), required_limits=limits)
+        with close_on_failure(self):
+            self._prepare(adapter.info["adapter_type"] == "CPU", features)
+
+    def _prepare(self, is_software: bool, features: Sequence[str]) -> None:
+        """What the device needs before its first launch."""
         self.queue = self.device.queue
         self.limits = dict(self.device.limits)
-        is_software = adapter.info["adapter_type"] == "CPU"
         capacity = host_memory.memory()[1] if is_software else UNKNOWN_MEMORY
-        self._memory = HandleMemory(self._create, self._destroy, self.synchronise, capacity, self.name)
+        self.largest = self.limits["max-buffer-size"] // RANGE_ALIGNMENT * RANGE_ALIGNMENT
+        self.pool = HandleMemory(self._create, self._destroy, self.synchronise, capacity, self.name, self.largest)
         self._compiler = Compiler(self.device)
         self._loading = new_lock()
         self._alignment = self.limits["min-uniform-buffer-offset-alignment"]
         self._most = self.limits["max-compute-workgroups-per-dimension"]
         self._binding_bytes = self.limits["max-storage-buffer-binding-size"]
+        self._part_bytes = 1 << self._binding_bytes.bit_length() - 1
         self._window = self.limits["min-storage-buffer-offset-alignment"]
-        self._commands: list[Any] = []  # that are not submitted yet, or that a graph captures
+        self._commands: list[Any] = []  # that are not submitted yet
+        self._captured: list[Any] | None = None  # of the graph that is being captured
         self._arguments = _Arguments(self, ARGUMENT_BYTES)
-        self._capturing = False
         self._groups: dict[tuple, Any] = {}
         self._offsets: dict[int, Any] = {}  # dynamic offsets as C arrays
         self._spare = self.create_buffer(SPARE_BYTES, STORAGE_USAGE)
         self._readback: Any = None
         self._clock = Clock(self, all(name in features for name in TIMESTAMP_FEATURES))
+
+    def close(self) -> None:
+        """wgpu releases what Python drops; memory is given back at once."""
+        self.device.destroy()
 
     # --- about the device ---
 
@@ -114,13 +138,13 @@ class WebGpuDriver:
         """Nothing: a device of wgpu belongs to no thread."""
 
     def memory(self) -> tuple[int, int]:
-        return self._memory.memory()
+        return self.pool.memory()
 
     def reserved_bytes(self) -> int:
-        return self._memory.reserved
+        return self.pool.reserved
 
     def release_unused(self) -> None:
-        self._memory.release_unused()
+        self.pool.release_unused()
 
     # --- memory ---
 
@@ -129,9 +153,6 @@ class WebGpuDriver:
             return self.device.create_buffer(size=nbytes, usage=usage)
 
     def _create(self, nbytes: int) -> Any:
-        most = self.limits["max-buffer-size"]
-        if nbytes > most:
-            raise problem(DeviceError, self.name, f"memory of {nbytes} bytes", f"at most {most} bytes in one buffer")
         return self.create_buffer(nbytes, STORAGE_USAGE)
 
     def _destroy(self, buffer: Any) -> None:
@@ -139,21 +160,26 @@ class WebGpuDriver:
         buffer.destroy()
 
     def allocate(self, nbytes: int) -> int:
-        return self._memory.allocate(nbytes)
+        if nbytes > self.largest:
+            raise exceeds_allocation(self.name, nbytes, self.largest)
+        return self.pool.allocate(nbytes)
+
+    def allocate_arena(self, nbytes: int) -> int:
+        return self.pool.allocate_pieces(nbytes)
 
     def free(self, pointer: int) -> None:
-        self._memory.free(pointer)
+        self.pool.free(pointer)
 
     def host_visible_memory(self, nbytes: int) -> int:
         return 0
 
     def upload_new(self, address: int, nbytes: int) -> int:
         pointer = self.allocate(nbytes)
-        self._write(*self._memory.split(pointer), address, nbytes, whole=True)
+        self._write(*self.pool.split(pointer), address, nbytes, whole=True)
         return pointer
 
     def upload(self, pointer: int, address: int, nbytes: int) -> None:
-        buffer, at = self._memory.split(pointer)
+        buffer, at = self.pool.split(pointer)
         self._write(buffer, at, address, nbytes)
 
     def _write(self, buffer: Any, at: int, address: int, nbytes: int, whole: bool = False) -> None:
@@ -167,12 +193,12 @@ class WebGpuDriver:
                 self.queue.write_buffer(buffer, at, source)
             return
         staged = self.allocate(padded)
-        self._write(*self._memory.split(staged), address, nbytes, whole=True)
-        self._copy_bytes(buffer, at, *self._memory.split(staged), nbytes)
+        self._write(*self.pool.split(staged), address, nbytes, whole=True)
+        self._copy_bytes(buffer, at, *self.pool.split(staged), nbytes)
         self.free(staged)
 
     def download(self, address: int, pointer: int, nbytes: int) -> None:
-        buffer, at = self._memory.split(pointer)
+        buffer, at = self.pool.split(pointer)
         first, last = at // 4 * 4, -(-(at + nbytes) // 4) * 4
         self.flush()
         with raise_wgpu_errors(self.name):
@@ -184,18 +210,18 @@ class WebGpuDriver:
         """Bytes of a buffer; few of them by way of a buffer that is kept for this."""
         if nbytes > READBACK_BYTES:
             return self.queue.read_buffer(buffer, first, nbytes)
-        if self._readback is None:
-            self._readback = self.device.create_buffer(size=READBACK_BYTES, usage=READBACK_USAGE)
-        readback = self._readback
+        readback, self._readback = self._readback, None
+        if readback is None:
+            readback = self.device.create_buffer(size=READBACK_BYTES, usage=READBACK_USAGE)
         self._submit([lambda encoder: encoder.copy_buffer_to_buffer(buffer, first, readback, 0, nbytes)])
         readback.map_sync("READ_NOSYNC", 0, nbytes)
-        try:
-            return readback.read_mapped(0, nbytes)
-        finally:
-            readback.unmap()
+        data = readback.read_mapped(0, nbytes)
+        readback.unmap()
+        self._readback = readback
+        return data
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
-        to, from_ = self._memory.split(target), self._memory.split(source)
+        to, from_ = self.pool.split(target), self.pool.split(source)
         if to[1] % 4 or from_[1] % 4 or nbytes % 4:
             self._copy_bytes(*to, *from_, nbytes)
         elif to[0] is not from_[0]:
@@ -207,18 +233,22 @@ class WebGpuDriver:
             self.free(staged)
 
     def clear(self, pointer: int, nbytes: int) -> None:
-        buffer, at = self._memory.split(pointer)
+        buffer, at = self.pool.split(pointer)
         if at % 4 or nbytes % 4:
             self._copy_bytes(buffer, at, None, 0, nbytes)
         else:
             self.enqueue(lambda encoder: encoder.clear_buffer(buffer, at, nbytes))
 
     def _copy_bytes(self, target: Any, at: int, source: Any, index: int, nbytes: int) -> None:
-        """Copy any number of bytes, or clear them, by a kernel."""
+        """Copy any number of bytes, or clear them, by a kernel: as many at a time as a binding has."""
         (function,) = self.load_kernels([byte_copies.CODE if source is not None else byte_copies.CLEAR])
-        buffers = [target, source][: function.buffers]
-        words = [*[at, index][: function.buffers], nbytes]
-        self._launch(function, struct.pack(f"<{len(words)}Q", *words), buffers, byte_copies.workgroups(nbytes))
+        count = len(function.bindings)
+        most = self._binding_bytes // 4 * 4 - self._window
+        for start in range(0, nbytes, most):
+            length = min(most, nbytes - start)
+            words = [*[at + start, index + start][:count], length]
+            data = struct.pack(f"<{len(words)}Q", *words)
+            self._launch(function, data, [target, source][:count], byte_copies.workgroups(length))
 
     # --- kernels ---
 
@@ -235,7 +265,7 @@ class WebGpuDriver:
             data = bytearray(ctypes.string_at(start, nbytes))
             bound = []
             for number in range(buffers):
-                buffer, at = self._memory.split(kept[number])
+                buffer, at = self.pool.split(kept[number])
                 bound.append(buffer)
                 struct.pack_into("<Q", data, 8 * number, at)
             self._launch(function, data, bound, workgroups)
@@ -248,8 +278,8 @@ class WebGpuDriver:
         if any(buffer is not None and buffer.size > self._binding_bytes for buffer in buffers):
             data, windows = self._windows(data, buffers)
         launch = _Launch(function, bytes(data).ljust(function.argument_bytes, b"\0"), buffers, windows, workgroups)
-        if self._capturing:
-            self._commands.append(launch)
+        if self._captured is not None:
+            self._captured.append(launch)
             return
         if self._arguments.used + function.argument_bytes > self._arguments.nbytes:
             self.flush()
@@ -281,16 +311,26 @@ class WebGpuDriver:
         if group is None:
             uniform = {"buffer": arguments.buffer, "offset": 0, "size": function.argument_bytes}
             entries = [{"binding": 0, "resource": uniform}]
-            for number, (buffer, first) in enumerate(zip(buffers, windows, strict=True)):
-                bound = self._spare if buffer is None else buffer
-                size = min(bound.size - first, self._binding_bytes) // 16 * 16  # of vectors of four words
-                entries.append({"binding": number + 1, "resource": {"buffer": bound, "offset": first, "size": size}})
+            for buffer, first, count in zip(buffers, windows, function.bindings, strict=True):
+                for resource in self._resources(self._spare if buffer is None else buffer, first, count):
+                    entries.append({"binding": len(entries), "resource": resource})
             with raise_wgpu_errors(self.name):
                 group = self.device.create_bind_group(layout=function.layout, entries=entries)
             if len(self._groups) >= MAX_BIND_GROUPS:
                 self._groups.clear()
             self._groups[key] = group
         return group
+
+    def _resources(self, buffer: Any, first: int, count: int) -> list[dict[str, Any]]:
+        """`count` bindings of a buffer from byte `first` on. Where the buffer ends before the last ones, these are its
+        end, which no kernel reaches."""
+        most, found = self._binding_bytes if count == 1 else self._part_bytes, []
+        last = (buffer.size - SPARE_BYTES) // self._window * self._window
+        for number in range(count):
+            start = min(first + number * self._part_bytes, last)
+            size = min(buffer.size - start, most) // 16 * 16  # of vectors of four words
+            found.append({"buffer": buffer, "offset": start, "size": size})
+        return found
 
     def _offset(self, at: int) -> Any:
         made = self._offsets.get(at)
@@ -302,25 +342,32 @@ class WebGpuDriver:
 
     def enqueue(self, command: Any) -> None:
         """Put a launch on the queue, or a function that gets the encoder."""
+        if self._captured is not None:
+            self._captured.append(command)
+            return
         self._commands.append(command)
-        if len(self._commands) >= MAX_PENDING and not self._capturing:
+        if len(self._commands) >= MAX_PENDING:
             self.flush()
 
     def flush(self) -> None:
         """Submit what is pending."""
         if not self._commands:
             return
-        assert not self._capturing
-        commands, arguments = self._commands, self._arguments
-        self._commands = []
-        with raise_wgpu_errors(self.name):
-            if arguments.used:
-                self.queue.write_buffer(arguments.buffer, 0, memoryview(arguments.data)[: arguments.used])
-                arguments.used = 0
-            self._submit(commands)
+        assert self._captured is None
+        arguments = self._arguments
+        forget: list[Callable[[], Any]] = [self._commands.clear, functools.partial(setattr, arguments, "used", 0)]
+        try:
+            with raise_wgpu_errors(self.name):
+                if arguments.used:
+                    self.queue.write_buffer(arguments.buffer, 0, memoryview(arguments.data)[: arguments.used])
+                self._submit(self._commands, *forget)
+        except WeftError:  # what wgpu refuses, it would refuse again
+            _call_each(forget)
+            raise
 
-    def _submit(self, commands: list[Any]) -> None:
-        """Encode commands into one command buffer and submit it."""
+    def _submit(self, commands: list[Any], *afterwards: Callable[[], Any]) -> None:
+        """Encode commands into one command buffer and submit it. `afterwards` are functions of C, called together with
+        the one that submits."""
         lib = self._lib
         set_pipeline, set_group = lib.wgpuComputePassEncoderSetPipeline, lib.wgpuComputePassEncoderSetBindGroup
         dispatch = lib.wgpuComputePassEncoderDispatchWorkgroups
@@ -344,22 +391,26 @@ class WebGpuDriver:
                 command(encoder)
         if compute is not None:
             compute.end()
-        self.queue.submit([encoder.finish()])
+        finished = encoder.finish()
+        submitted = self._ffi.new("WGPUCommandBuffer[]", [finished._internal])
+        submit = functools.partial(lib.wgpuQueueSubmit, self.queue._internal, 1, submitted)
+        _call_each([submit, *afterwards])
 
     def synchronise(self) -> None:
         self.flush()
         with raise_wgpu_errors(self.name):
             self.device._poll_wait()
+            self.device.create_command_encoder().finish()  # fails where the device is lost: waiting does not
 
     # --- graphs ---
 
     def capture_graph(self, enqueue: Callable[[], None]) -> _Graph:
         self.flush()
-        self._capturing = True
+        captured = self._captured = []
         try:
             enqueue()
         finally:
-            captured, self._commands, self._capturing = self._commands, [], False
+            self._captured = None
         sizes = [len(one.data) for one in captured if isinstance(one, _Launch)]
         if not sizes:
             return _Graph(captured, None)

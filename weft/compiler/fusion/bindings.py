@@ -4,17 +4,19 @@ A region binds what it reads, what it stores, and the status words where it chec
 only while it stays within the limit; `Bindings.store_excess` stores values, before anything is fused, so that each root
 alone stays within it. A reduction is stored only if another region reads it, which is known at the end. So reductions
 are not counted at first; where that was wrong (`Bindings.exceeds`), the fuser begins again with strict bindings: all
-reductions count, and no region stores a value only because another one would have to compute it again.
+reductions count, and no region stores a value only because another one would have to compute it again. A value that is
+too large for one binding (`Limits.binding_bytes`) counts as often as it is bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from weft.base.capabilities import Limits
 from weft.compiler.fusion.draft import Draft
 from weft.compiler.fusion.region import Domain, is_reduction
-from weft.compiler.fusion.views import under_movement
+from weft.compiler.fusion.views import base_of, under_movement
 from weft.graph.node import Node
 from weft.graph.primitives import results_of
 
@@ -23,15 +25,16 @@ CHECKING_FORMS = frozenset({"scatter", "segment", "put"})  # regions that record
 
 @dataclass(frozen=True, slots=True)
 class Bindings:
-    """At most `limit` buffers for each kernel."""
+    """At most `limits.storage_buffers` bindings for each kernel."""
 
-    limit: int
+    limits: Limits
     is_strict: bool
+    spans: Mapping[Node, int]  # bytes from the first to the last element of values that are stored inside others
 
     def fits(self, draft: Draft, reads: Collection[Node], stores: Iterable[Node], is_checking: bool) -> bool:
         """Whether a kernel for `draft` may read and store so much in all."""
         stored = [node for node in stores if self.is_strict or not is_reduction(node)]
-        return self._count(draft.domain, len(reads), len(stored), is_checking) <= self.limit
+        return self._count(draft.domain, [*reads, *stored], is_checking) <= self.limits.storage_buffers
 
     def exceeds(self, drafts: Iterable[Draft], stored: Collection[Node]) -> bool:
         """Whether one of all regions binds more than it may. `stored` are values that are in memory even if no region
@@ -42,17 +45,23 @@ class Bindings:
             if draft.domain.form == "loop":
                 continue  # kernels of its body are regions of a program of their own
             results = [one for one in draft.roots if not is_reduction(one) or one in read or one in stored]
-            stores = len(results) + len(draft.partials)
-            if self._count(draft.domain, len(draft.reads), stores, draft.is_checking) > self.limit:
+            bound = [*draft.reads, *results, *draft.partials]
+            if self._count(draft.domain, bound, draft.is_checking) > self.limits.storage_buffers:
                 return True
         return False
 
-    @staticmethod
-    def _count(domain: Domain, reads: int, stores: int, is_checking: bool) -> int:
+    def _count(self, domain: Domain, bound: Iterable[Node], is_checking: bool) -> int:
         again = 0  # a template binds a value once for each source that is a view of it
         if domain.anchor is not None and domain.template is not None:
             again = max(len(domain.anchor.srcs) - len(domain.template.reads), 0)
-        return reads + again + stores + (is_checking or domain.form in CHECKING_FORMS)
+            again *= max([self.count(node) for node in domain.template.reads], default=1)
+        return self.count(*bound) + again + (is_checking or domain.form in CHECKING_FORMS)
+
+    def count(self, *nodes: Node) -> int:
+        """The bindings of values."""
+        if not self.limits.binding_bytes:
+            return len(nodes)
+        return self.limits.count_all([self.spans.get(node, node.nbytes) for node in nodes])
 
     def store_excess(self, nodes: Sequence[Node], leaves: Collection[Node], roots: set[Node]) -> bool:
         """Add values to `roots` until a kernel for any single root stays within the limit: its results, the status
@@ -63,8 +72,8 @@ class Bindings:
             bound: dict[Node, frozenset[Node]] = {}
             for node in nodes:
                 sources = () if node in leaves else node.srcs
-                allowed = self.limit - max(len(results_of(node)), 1) - 1
-                while len(needed := _union(bound, sources)) > allowed:
+                allowed = self.limits.storage_buffers - self.count(*results_of(node) or [node]) - 1
+                while self.count(*(needed := _union(bound, sources))) > allowed:
                     largest = max(sources, key=lambda source: len(bound[source]))
                     if len(bound[largest]) < 2:
                         break  # all are in memory
@@ -77,6 +86,14 @@ class Bindings:
                 is_bound = node in leaves or node in roots or is_window or node.op == "scratch"
                 bound[node] = frozenset((node,)) if is_bound else needed
         return len(roots) > before
+
+
+def bindings_of(nodes: Sequence[Node], limits: Limits, is_strict: bool) -> Bindings | None:
+    """The bindings of the kernels of a graph; None where they are not limited."""
+    if not limits.storage_buffers:
+        return None
+    wholes = [node for node in nodes if node.op == "concat"] if limits.binding_bytes else []
+    return Bindings(limits, is_strict, {base_of(part): whole.nbytes for whole in wholes for part in whole.srcs})
 
 
 def _union(bound: dict[Node, frozenset[Node]], sources: Sequence[Node]) -> frozenset[Node]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from weft.compiler.fusion.bindings import Bindings
+from weft.compiler.fusion.bindings import bindings_of
 from weft.compiler.fusion.draft import Conflict, Draft, Traversal
 from weft.compiler.fusion.drafts import (
     Drafts,
@@ -64,17 +64,14 @@ class Fusion:
 
 def fuse(program: Program, options: Options) -> Fusion:
     """Divide a program into regions."""
-    limit = options.device.limits.storage_buffers
-    fuser = _Fuser(program, options, Bindings(limit, is_strict=False) if limit else None)
+    fuser = _Fuser(program, options, is_strict=False)
     fusion = fuser.run()
-    if limit and fuser.exceeds():
-        return _Fuser(program, options, Bindings(limit, is_strict=True)).run()
-    return fusion
+    return _Fuser(program, options, is_strict=True).run() if fuser.exceeds() else fusion
 
 
 class _Fuser:
-    def __init__(self, program: Program, options: Options, bindings: Bindings | None = None):
-        nodes = program.nodes
+    def __init__(self, program: Program, options: Options, is_strict: bool):
+        nodes, bindings = program.nodes, bindings_of(program.nodes, options.device.limits, is_strict)
         self.program = program
         self.has_workgroups, self.tuning = options.device.features.workgroups, options.device.tuning
         written = {write.output for write in program.writes}

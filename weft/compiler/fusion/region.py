@@ -164,6 +164,14 @@ class Region(Domain):
         """Whether a result is stored in memory: a reduction may be used up inside."""
         return not is_reduction(node) or node in self.retained
 
+    def span_of(self, node: Node) -> int:
+        """The bytes from the first to the last element of what it reads or stores."""
+        strides = self.strides.get(node)
+        if strides is None or not node.size:
+            return node.nbytes
+        last = sum([(extent - 1) * stride for extent, stride in zip(node.shape, strides, strict=True)])
+        return (last + 1) * node.dtype.itemsize
+
 
 def _prod(shape: tuple[int, ...]) -> int:
     out = 1

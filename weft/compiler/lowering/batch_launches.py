@@ -88,7 +88,7 @@ def join_launch_groups(
             return False
         parts = [_kernel(_launch(single)) for single in group]
         lanes = kernels.common_lanes(parts)
-        if storage_buffers and len(_Bound([_launch(single) for single in group]).memory) > storage_buffers:
+        if storage_buffers and _Bound([_launch(single) for single in group]).bindings > storage_buffers:
             return False
         has_memory = sum(map(shared_bytes, parts)) <= min(target.shared_bytes, target.static_shared_bytes)
         return lanes is not None and has_memory and lanes % max(target.subgroup_size, 1) == 0
@@ -183,8 +183,13 @@ class _Bound:
                 number = numbers.setdefault(key, len(numbers))
                 before = self.memory.get(key)
                 written = param.written or (before is not None and before.written)
-                self.memory[key] = replace(param, name=f"m{number}", written=written)
+                bindings = max(param.bindings, before.bindings if before is not None else 1)
+                self.memory[key] = replace(param, name=f"m{number}", written=written, bindings=bindings)
             self.parts.append(kernels.Part(_kernel(launch), tuple([numbers[key] for key in bound])))
+
+    @property
+    def bindings(self) -> int:
+        return sum([param.bindings for param in self.memory.values()])
 
     def launch(self, kernel: Kernel, scalars: Sequence[Scalar], extent: int) -> Launch:
         nbytes, flops = (sum(getattr(launch, what) for launch in self.launches) for what in ("bytes", "flops"))

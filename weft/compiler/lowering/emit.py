@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from weft.compiler.fusion.region import Region
 from weft.compiler.fusion.views import base_of, window
@@ -18,6 +19,7 @@ from weft.compiler.options import Options
 from weft.compiler.passes.loops import Relocation
 from weft.compiler.templates.template import Called, ScheduledKernel
 from weft.graph.node import Node
+from weft.kernels.ir.language import Kernel
 from weft.kernels.numerics import product_tiles
 from weft.plan.plan import Gemm, Launch, LibraryCall, Place, Plan, Repeat, Slot, Step
 
@@ -45,7 +47,8 @@ class _Emitter:
         program, storage = allocation.program, allocation.storage
         self.scheduled, self.allocation, self.options = scheduled, allocation, options
         self.program, self.storage, self.regions = program, storage, allocation.regions
-        self.tuning = device.tuning
+        self.tuning, self.limits = device.tuning, device.limits
+        self.bound: dict[tuple[int, tuple[int, ...]], Kernel] = {}  # kernels by identity and bindings of each buffer
         self.leaves = set(program.leaves)
         self.small_products = device.features.small_products
         inside = {small for small, _, _ in program.overlaps}  # memory that is counted with the leaf around it
@@ -98,13 +101,27 @@ class _Emitter:
             return self._call(kernel, region, moved)
         if region.form == "dot":
             return self._gemm(region, kernel, moved)
-        return self._repeat(region) if kernel is None else self._launch(kernel, moved)
+        return self._repeat(region) if kernel is None else self._launch(kernel, region, moved)
 
-    def _launch(self, scheduled: ScheduledKernel, moved: int) -> Launch:
+    def _launch(self, scheduled: ScheduledKernel, region: Region, moved: int) -> Launch:
         places = [self.place_of(node, offset * node.dtype.itemsize) for node, offset in scheduled.uses]
         self.sites.extend(scheduled.sites)
-        kernel, scalars, flops = scheduled.kernel, scheduled.scalars, scheduled.flops
-        return Launch(kernel, tuple(places), scalars, scheduled.extent, scheduled.chunk, moved, flops)
+        kernel = self._bind(scheduled.kernel, [region.span_of(node) for node, _ in scheduled.uses])
+        extent, chunk = scheduled.extent, scheduled.chunk
+        return Launch(kernel, tuple(places), scheduled.scalars, extent, chunk, moved, scheduled.flops)
+
+    def _bind(self, kernel: Kernel, sizes: Sequence[int]) -> Kernel:
+        """`kernel` for buffers of so many bytes, some of which may be too large for one binding."""
+        if not self.limits.binding_bytes:
+            return kernel
+        counts = tuple([self.limits.count_bindings(nbytes) for nbytes in sizes])
+        if max(counts, default=1) == 1:
+            return kernel
+        key = id(kernel), counts  # kernels live as long as `scheduled`
+        if key not in self.bound:
+            pairs = zip(kernel.buffers, counts, strict=True)
+            self.bound[key] = replace(kernel, buffers=tuple([replace(one, bindings=count) for one, count in pairs]))
+        return self.bound[key]
 
     def _call(self, called: Called, region: Region, moved: int) -> LibraryCall:
         places = [self.place_of(node, offset * node.dtype.itemsize) for node, offset in called.uses]
@@ -120,7 +137,7 @@ class _Emitter:
         *batch_shape, m, n = anchor.shape
         batch, k = math.prod(batch_shape), anchor.srcs[0].shape[-1]
         size = anchor.dtype.itemsize
-        epilogue = None if after is None else self._launch(after, moved)
+        epilogue = None if after is None else self._launch(after, region, moved)
         tile_m, tile_n = product_tiles(batch, m, n, k, (a.transposed, b.transposed), self.small_products)
         return Gemm(
             name=f"gemm_{'x'.join(map(str, (*batch_shape, m, n, k)))}" + (f"_{epilogue.name}" if epilogue else ""),
@@ -152,7 +169,7 @@ class _Emitter:
         return self.place_of(base, offset)
 
     def _copy_launch(self, source: Place, target: Place, value: Node) -> Launch:
-        kernel = self.scheduled.copies[value.dtype]
+        kernel = self._bind(self.scheduled.copies[value.dtype], [value.nbytes] * 2)
         chunk = even_chunk(value.size, self.tuning.min_copy_chunk, COPY_MULTIPLE, self.tuning)
         return Launch(kernel, (source, target), (), value.size, chunk, 2 * value.nbytes, 0)
 

@@ -51,14 +51,15 @@ def _share_product_memory(region: Region, storage: Storage, inside: dict[Node, t
 
 
 def lay_out_arena(allocation: Allocation, options: Options) -> Allocation:
-    """Give every value without memory so far an offset in the arena."""
+    """Give every value without memory so far an offset in the arena. Where the size of an allocation is limited, the
+    arena consists of several, and no value is in two of them."""
     storage, fixed = allocation.storage, allocation.outside_arena()
     first, last = _lifetimes(allocation)
     live = [value for value in first if value not in fixed]
     live.sort(key=lambda value: (-value.nbytes, first[value]))
     arena: dict[Node, int] = {}
     intervals: list[Interval] = []
-    arena_bytes, step_group = 0, options.device.tuning.step_group
+    arena_bytes, step_group, most = 0, options.device.tuning.step_group, options.device.limits.allocation_bytes
     blocks: dict[int, list[tuple[int, int, int, int]]] = {}  # by the groups of steps that a value lives in
     for value in live:
         need = -(-max(value.nbytes, 1) // ALIGN) * ALIGN
@@ -69,7 +70,7 @@ def lay_out_arena(allocation: Allocation, options: Options) -> Allocation:
         for a, b in busy:
             if at + need <= a:
                 break
-            at = max(at, b)
+            at = _avoid_border(max(at, b), need, most)
         for group in groups:
             blocks.setdefault(group, []).append((at, at + need, first[value], last[value]))
         arena[value] = at
@@ -79,6 +80,12 @@ def lay_out_arena(allocation: Allocation, options: Options) -> Allocation:
     arena_view = MappingProxyType(arena)
     storage = replace(storage, arena=arena_view, arena_bytes=arena_bytes, intervals=tuple(intervals))
     return replace(allocation, storage=storage)
+
+
+def _avoid_border(at: int, need: int, most: int) -> int:
+    """The first offset from `at` on where `need` bytes are in one of the arena's allocations of `most` bytes (0: it is
+    one)."""
+    return -(-at // most) * most if most and at % most + need > most else at
 
 
 def _lifetimes(allocation: Allocation) -> tuple[dict[Node, int], dict[Node, int]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from weft.base.errors import OutOfMemoryError, RangeError, WeftError, problem
 from weft.base.errors import size_text as size_text
+from weft.plan.device import describe_available
 from weft.plan.plan import Interval, Plan, Slot
 
 LARGEST = 16  # tensors that a table names by default
@@ -107,14 +108,17 @@ def too_large(who: str, plan: Plan, names: dict[int, str], device: Any, shapes: 
     """The error for a plan that a device has no memory for; nothing of it was launched. `shapes` are those of the
     inputs, whose first extent, if they share one, counts as the batch."""
     report = memory_report(plan, names)
-    asked, (available, total) = report.outputs + report.arena_bytes, device.backend.memory()
+    asked, available = report.outputs + report.arena_bytes, device.backend.memory()[0]
     largest = sorted(report.stays, key=lambda stay: -stay.nbytes)[:LARGEST_NAMED]
     named = "; ".join(f"{size_text(stay.nbytes)} {stay.kind} {stay.name}" for stay in largest)
     given = (
         f"a program that needs {size_text(asked)} on {device} beside its inputs (results {size_text(report.outputs)}, "
         f"temporaries {size_text(report.arena_bytes)}). Its largest tensors: {named}"
     )
-    expected = f"at most {size_text(available)}, which are available of {size_text(total)}"
+    most = device.limits.allocation_bytes
+    if most and largest and asked <= available:  # one of its tensors is more than an allocation
+        asked, available = largest[0].nbytes, most
+    expected = describe_available(device, asked)
     extents = Counter(shape[0] for shape in shapes if shape)
     batch = extents.most_common(1)[0][0] if extents else 0
     fits = int(MARGIN * batch * available) // max(asked, 1)

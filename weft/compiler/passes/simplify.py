@@ -195,7 +195,8 @@ def permute_source(source: Node, order: tuple[int, ...]) -> Node:
         source = source.srcs[0]
     if order == tuple(range(len(order))):
         return source
-    if order == _swapped_order(len(order)):  # (AB)ᵀ = BᵀAᵀ: the library reads either way; so it does below a cast
+    if order == _swapped_order(len(order)) and source.device.features.workgroups:
+        # (AB)ᵀ = BᵀAᵀ, below a cast, too. Not on CPUs: the bits of OpenBLAS's products change with it.
         if source.op == "dot":
             return _transpose_product(source)
         if source.op == "cast" and source.srcs[0].op == "dot":

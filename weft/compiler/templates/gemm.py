@@ -24,7 +24,8 @@ from weft.graph.build import cast, permute, reduce, reshape
 from weft.graph.node import Node
 from weft.graph.primitives import make_node
 from weft.kernels.gpu import gemm as gpu_gemm
-from weft.kernels.gpu.gemm import Condition, Operand, Product, strided_operand
+from weft.kernels.gpu import product_tiles
+from weft.kernels.gpu.product_tiles import Condition, Operand, Product, strided_operand
 from weft.kernels.gpu.register_tiles import VECTOR
 from weft.kernels.ir import index as ix
 from weft.kernels.ir.index import Axis, Index
@@ -34,6 +35,18 @@ from weft.kernels.numerics import gpu_product_parts
 from weft.plan.device import Device
 
 PROCESSORS = 64  # multiprocessors of a device that does not say
+
+
+def tiles_for(device: Device, dtype: DType, m: int, n: int, k: int) -> dict[str, int]:
+    """The tiles with which [m, k] @ [k, n] can be computed, by name (`Tuning.product_speeds`), and how many elements
+    the busiest processor computes with each: time times speed. None for a small product, whose tiles are fixed."""
+    unit, processors = next(iter(device.features.matrix_units), None), device.limits.processors or PROCESSORS
+    parts = gpu_product_parts(m, n, k)
+    depth = k // parts
+    product = Product(strided_operand("a", dtype, k, 1), strided_operand("b", dtype, 1, n), parts, m, n, depth)
+    form = "" if product.is_small else product_tiles.form_of(dtype, unit)
+    found = product_tiles.fitting_tiles(product_tiles.tiles_of(form, depth), product, unit, device.limits)
+    return {f"{form} {tile.name}": tile.work(parts, m, n, processors) for tile in found}
 
 
 def tile_products(nodes: list[Node], outputs: Sequence[Node], leaves: Collection[Node]) -> Sequence[Node]:
@@ -78,12 +91,13 @@ def template(node: Node, leaves: Collection[Node]) -> Template:
 
     def build(region: Region, device: Device) -> ScheduledKernel:
         limits = device.limits
-        choice = gpu_gemm.tiling(
+        choice = product_tiles.tiling(
             product,
             next(iter(device.features.matrix_units), None),
             limits.processors or PROCESSORS,
             limits,
             device.features.async_copies,
+            device.tuning.product_speeds,
         )
         builder = Builder(region, region.index)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
+from weft.base.capabilities import Limits
 from weft.base.dtypes import float32
 from weft.compiler.fusion.region import Region
 from weft.compiler.primitives import BLOCK_ATTENTION, BLOCK_ATTENTION_BACKWARD, AttentionGradients
@@ -39,21 +40,24 @@ def expand(node: Node, srcs: tuple[Node, ...], device: Device) -> list[Node]:
     wide = float32 if g.dtype.is_16_bit else g.dtype
     products = build.mul(build.cast(build.permute(out, (0, 2, 1, 3)), wide), build.cast(g, wide))
     means = build.reduce("reduce_sum", products, (3,))
-    return _gradients(node.attrs, forward, logs, means, g, device.limits.storage_buffers)
+    return _gradients(node.attrs, forward, logs, means, g, device.limits)
 
 
-def _gradients(form: Attention, forward: list[Node], logs: Node, means: Node, g: Node, limit: int) -> list[Node]:
-    """The gradients of q, k and v by one kernel, or by as many as it takes where a kernel may bind at most `limit`
-    buffers (0: any number)."""
+def _gradients(form: Attention, forward: list[Node], logs: Node, means: Node, g: Node, limits: Limits) -> list[Node]:
+    """The gradients of q, k and v by one kernel, or by as many as it takes where the bindings of a kernel are
+    limited."""
+    results = forward[:3]
+
+    def fits(*groups: tuple[int, ...]) -> bool:
+        most = max([limits.count_all(results[part].nbytes for part in parts) for parts in groups])
+        return limits.count_all(source.nbytes for source in sources) + most <= (limits.storage_buffers or math.inf)
+
+    singles: tuple[tuple[int, ...], ...] = ((0,), (1,), (2,))
     sources, packed = (*forward, logs, means, g), False
-    if limit and len(sources) + 1 > limit:
+    if not fits(*singles):
         sources, packed = (*forward, build.concat([logs, means], 2), g), True
-    if not limit or len(sources) + 3 <= limit:
-        groups: tuple[tuple[int, ...], ...] = ((0, 1, 2),)
-    elif len(sources) + 2 <= limit:
-        groups = ((0,), (1, 2))
-    else:
-        groups = ((0,), (1,), (2,))
+    choices: tuple[tuple[tuple[int, ...], ...], ...] = (((0, 1, 2),), ((0,), (1, 2)))
+    groups = next((choice for choice in choices if fits(*choice)), singles)
     calls = [AttentionGradients(*form, parts, packed) for parts in groups]
     return [result for attrs in calls for result in results_of(make_node(BLOCK_ATTENTION_BACKWARD, sources, attrs))]
 

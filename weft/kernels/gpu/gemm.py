@@ -15,15 +15,14 @@ workgroups.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from weft.base.capabilities import Limits, MatrixUnit
-from weft.base.dtypes import DType, float32, int32, int64
+from weft.base.capabilities import Limits
+from weft.base.dtypes import int32, int64
 from weft.kernels.cpu.gemm import Matrix
-from weft.kernels.gpu.matrix_unit import Fragments
-from weft.kernels.gpu.register_tiles import VECTOR, RegisterTile, UnitTile, WorkgroupTile, assign_shared_arrays
+from weft.kernels.gpu.product_tiles import Operand, Product, Tiling, shared_layout
+from weft.kernels.gpu.register_tiles import RegisterTile, UnitTile, WorkgroupTile, assign_shared_arrays
 from weft.kernels.ir import index as ix
 from weft.kernels.ir.index import MAX_EXTENT, Axis, Index
 from weft.kernels.ir.language import (
@@ -44,145 +43,8 @@ from weft.kernels.ir.language import (
     Store,
     Var,
 )
-from weft.kernels.numerics import SMALL_GPU_PRODUCT
 
 Finish = Callable[[Index, Index, Index, Expr], Sequence[Stmt]]  # (batch, row, column, value): what happens to it
-
-
-Condition = tuple[Index, int]  # 0 <= index < bound
-Locate = Callable[[Index, Index, Index], tuple[Index, Sequence[Condition]]]
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """Matrices in a buffer: element (i, k) of matrix number b, with i across the sums and k along them, lies at
-    `locate(b, i, k)`, or is 0 where its conditions do not hold. Along k if `lies_along`, else across, elements come in
-    groups of `vector` (a power of two) that are contiguous in memory and exist together."""
-
-    buffer: str
-    dtype: DType
-    lies_along: bool
-    vector: int
-    locate: Locate
-
-
-def strided_operand(
-    buffer: str, dtype: DType, across: int, along: int, batch: Sequence[tuple[int, int]] = ()
-) -> Operand:
-    """Matrices with steps `across` and `along`, of which one is 1; `batch` has (extent, step) of each axis of them.
-    As many contiguous elements are fetched together as all rows begin at multiples of."""
-
-    def locate(number: Index, i: Index, k: Index) -> tuple[Index, Sequence[Condition]]:
-        out = i * across + k * along
-        numbers = ix.delinearise(number, tuple([extent for extent, _ in batch]))
-        for one, (_, step) in zip(numbers, batch, strict=True):
-            out = out + one * step
-        return out, ()
-
-    vector = math.gcd(VECTOR // dtype.itemsize, max(across, along), *[step for extent, step in batch if extent > 1])
-    return Operand(buffer, dtype, along == 1, vector, locate)
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """out[b] = a[b] @ b[b]. The number of rows is the scalar 'rows'; `rows` only numbers tiles where `batch` > 1."""
-
-    a: Operand
-    b: Operand
-    batch: int
-    rows: int
-    columns: int
-    depth: int
-
-    @property
-    def sums(self) -> DType:
-        """The dtype that products are added up in."""
-        return float32 if self.a.dtype.is_16_bit else self.a.dtype
-
-
-@dataclass(frozen=True, slots=True)
-class Tiling:
-    """A workgroup's tile of the result, `height` x `width`, `depth` of k at a time; `rows` x `columns` of it belong to
-    one lane, or with `fragments` of a matrix unit to one subgroup. `speed` is about how fast a processor is with it."""
-
-    height: int
-    width: int
-    depth: int
-    rows: int
-    columns: int
-    fragments: Fragments | None
-    speed: float
-    stages: int = 2  # steps of k in shared arrays at a time
-    prefetches: bool = False  # the next step waits in registers while this one is multiplied
-
-    @property
-    def lanes(self) -> int:
-        parts = self.height // self.rows * (self.width // self.columns)
-        return parts * self.fragments.lanes if self.fragments else parts
-
-    def shared_bytes(self, product: Product) -> int:
-        sides = ((product.a, self.height), (product.b, self.width))
-        sizes = [_Side("", operand, extent, self, 0, 0).size * operand.dtype.itemsize for operand, extent in sides]
-        return self.stages * sum(sizes)
-
-    def count(self, product: Product) -> int:
-        return product.batch * -(-product.rows // self.height) * -(-product.columns // self.width)
-
-
-_UNITS = (Tiling(128, 128, 32, 64, 64, None, 1.0, 4), Tiling(64, 64, 32, 32, 32, None, 0.6, 4),
-          Tiling(32, 32, 32, 16, 16, None, 0.25, 4))  # fmt: skip
-_REGISTERS = {
-    4: (Tiling(128, 128, 16, 8, 8, None, 1.0), Tiling(64, 64, 16, 8, 4, None, 0.7),
-        Tiling(32, 64, 16, 4, 4, None, 0.5), Tiling(16, 64, 16, 2, 4, None, 0.3),
-        Tiling(16, 16, 16, 2, 2, None, 0.1)),
-    8: (Tiling(64, 64, 8, 8, 4, None, 1.0), Tiling(32, 32, 8, 4, 2, None, 0.5), Tiling(16, 16, 8, 2, 2, None, 0.2)),
-}  # fmt: skip
-
-# Where the next step waits in registers there is less room for sums: twice the lanes are faster (measured on an H200
-# through OpenCL, 35 against 28 TFLOP/s).
-_PREFETCHED = (Tiling(128, 128, 16, 8, 4, None, 1.0), *_REGISTERS[4])
-
-# Of a small product all tiles run at once, and waiting for memory is what takes time: many lanes fetch all there is.
-_AT_ONCE = (Tiling(32, 64, 32, 2, 4, None, 0.5), Tiling(16, 64, 32, 2, 2, None, 0.3),
-            Tiling(16, 16, 64, 1, 1, None, 0.1))  # fmt: skip
-
-
-def tiling(
-    product: Product, unit: MatrixUnit | None, processors: int, limits: Limits, async_copies: bool = True
-) -> Tiling:
-    """The tile with which all processors are done first, among those that find room. No bit of the result depends on
-    it."""
-    work = product.batch * product.rows * product.columns * product.depth
-    small = product.a.dtype is float32 and work <= SMALL_GPU_PRODUCT
-    choices = _REGISTERS[max(product.a.dtype.itemsize, 4)]
-    if not async_copies and product.a.dtype.itemsize <= 4:
-        choices = _PREFETCHED
-    if unit is not None and product.a.dtype.is_16_bit:
-        choices = tuple([replace(choice, fragments=Fragments(unit)) for choice in _UNITS])
-
-    def cost(choice: Tiling) -> float:
-        return -(-choice.count(product) // processors) * choice.height * choice.width / choice.speed
-
-    def fitting(choices: Sequence[Tiling]) -> list[Tiling]:
-        lanes, nbytes = limits.workgroup_size, limits.shared_bytes
-        return [one for one in choices if one.lanes <= lanes and replace(one, stages=2).shared_bytes(product) <= nbytes]
-
-    if small and fitting(_AT_ONCE):
-        static_bytes = min(limits.shared_bytes, limits.static_shared_bytes)
-        return _fetch_at_once(min(fitting(_AT_ONCE), key=cost), product, static_bytes)
-    best = min(fitting(choices), key=cost)
-    if not async_copies:
-        return replace(best, stages=2, prefetches=True)
-    return best if best.shared_bytes(product) <= limits.shared_bytes else replace(best, stages=2)
-
-
-def _fetch_at_once(choice: Tiling, product: Product, shared_bytes: int) -> Tiling:
-    """The tile with as many stages as it has steps of k, if there is room for these, so that all steps are fetched
-    before the first is multiplied; and not deeper than the product."""
-    choice = replace(choice, depth=min(choice.depth, -(-product.depth // 8) * 8))
-    steps = -(-product.depth // choice.depth)
-    fitting = shared_bytes // replace(choice, stages=1).shared_bytes(product)
-    return replace(choice, stages=min(steps, max(fitting, 2)))
 
 
 def body(product: Product, choice: Tiling, finish: Finish, limits: Limits) -> tuple[tuple[Stmt, ...], Geometry]:
@@ -209,9 +71,8 @@ class _Side:
         self.name, self.operand, self.extent, self.choice = name, operand, extent, choice
         self.depth, self.limit = depth, limit  # elements along k; elements across, of all tiles
         self.vector = operand.vector
-        lines, self.row = (extent, choice.depth) if operand.lies_along else (choice.depth, extent)
-        self.step = self.row + VECTOR // operand.dtype.itemsize  # rows lie apart so that lanes access different banks
-        self.lines, self.size = lines, lines * self.step
+        self.lines, self.row, self.step = shared_layout(operand, extent, choice.depth)
+        self.size = self.lines * self.step
 
     @property
     def array(self) -> Local:
@@ -238,14 +99,14 @@ class _Side:
 
     def loads(self, lane: Axis, number: Index, first: Index, batch: Index) -> Stmt:
         """Load step `number` of k, as `fetches` does, into the lane's registers."""
-        dtype = self.operand.dtype
 
         def load(part: _Piece) -> tuple[Stmt, ...]:
             source, valid = self._source(part, number, first, batch)
-            masks = [None if isinstance(valid, int) else Literal(v, int32) < valid for v in range(self.vector)]
-            values = [Load(self.operand.buffer, source + v, dtype, mask) for v, mask in enumerate(masks)]
             start = ix.axis_index(part.iteration) * self.vector
-            return tuple([Store(f"{self.name}_next", start + v, value) for v, value in enumerate(values)])
+            if self.vector > 1:
+                return (AsyncCopy(f"{self.name}_next", start, self.operand.buffer, source, self.vector, valid),)
+            mask = None if isinstance(valid, int) else Literal(0, int32) < valid
+            return (Store(f"{self.name}_next", start, Load(self.operand.buffer, source, self.operand.dtype, mask)),)
 
         return self._for_pieces(lane, load)
 
@@ -374,8 +235,8 @@ class _Writer:
         step: tuple[Stmt, ...] = (AwaitCopies(coming - 1), Barrier(), *ahead, multiplied)
         if choice.prefetches and ahead:
             arrays += tuple([side.registers(self.lane) for side, _ in sides])
-            begin = [*loads(ix.ZERO), *stores(ix.ZERO)]
-            step = (Barrier(), If(more, loads(now + 1)), multiplied, If(more, stores(now + 1)))
+            begin = [*loads(ix.ZERO), AwaitCopies(), *stores(ix.ZERO)]
+            step = (Barrier(), If(more, loads(now + 1)), multiplied, AwaitCopies(), If(more, stores(now + 1)))
         work: tuple[Stmt, ...] = (
             *arrays,
             self.tile.clear(),

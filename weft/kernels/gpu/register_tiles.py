@@ -20,6 +20,7 @@ from weft.kernels.gpu.matrix_unit import Fragments
 from weft.kernels.ir import index as ix
 from weft.kernels.ir.index import Axis, Index
 from weft.kernels.ir.language import (
+    Copy,
     Expr,
     Literal,
     Load,
@@ -124,31 +125,50 @@ class RegisterTile(WorkgroupTile):
         return Loop(row, 0, row.extent, "unrolled", (Loop(column, 0, column.extent, "unrolled", work),))
 
     def multiply(self, a: Matrix, b: Matrix, depth: int) -> Stmt:
-        dtype, unrolled_steps = self.dtype, self.unrolled_steps
-        first, k = Axis(f"{self.name}_step", depth // unrolled_steps), Axis(f"{self.name}_k", unrolled_steps)
+        steps = self.unrolled_steps
+        first, k = Axis(f"{self.name}_step", depth // steps), Axis(f"{self.name}_k", steps)
         row, column = (
             Axis(f"{self.name}_{letter}", count) for letter, count in zip("ij", self.elements_per_lane, strict=True)
         )
         i, j, at = ix.axis_index(row), ix.axis_index(column), ix.axis_index(k)
-        along = first * unrolled_steps + at
-
-        def load_operand(side: str, load: Load, axis: Axis) -> Stmt:
-            value: Expr = float16.unpack(load) if load.dtype.is_16_bit else load
-            store = Store(f"{self.name}_{side}", axis * unrolled_steps + at, value)
-            return Loop(axis, 0, axis.extent, "unrolled", (Loop(k, 0, unrolled_steps, "unrolled", (store,)),))
-
+        operands = (
+            self._operand(0, a, ix.axis_index(first), k),
+            self._operand(1, b.transposed, ix.axis_index(first), k),
+        )
+        factors = [
+            Load(f"{self.name}_{side}", slot(number, at), self.dtype)
+            for side, number, (_, slot) in zip("ab", (i, j), operands, strict=True)
+        ]
         number = i * self.elements_per_lane[1] + j
-        positions = [position * unrolled_steps + at for position in (i, j)]
-        factors = [Load(f"{self.name}_{side}", position, dtype) for side, position in zip("ab", positions, strict=True)]
         added: Stmt = Store(self.name, number, _multiply_add(factors[0], factors[1], self.value(number)))
         for axis in (column, row, k):
             added = Loop(axis, 0, axis.extent, "unrolled", (added,))
-        step = (
-            load_operand("a", a.load(self.position_of(0, i), along), row),
-            load_operand("b", b.load(along, self.position_of(1, j)), column),
-            added,
-        )
-        return Loop(first, 0, first.extent, "unrolled" if first.extent * unrolled_steps <= 16 else "serial", step)
+        loads = [load for load, _ in operands]
+        return Loop(first, 0, first.extent, "unrolled" if first.extent * steps <= 16 else "serial", (*loads, added))
+
+    def _operand(
+        self, side: int, matrix: Matrix, first: Index, k: Axis
+    ) -> tuple[Stmt, Callable[[Index, Index], Index]]:
+        """Load `unrolled_steps` steps of an operand, [across, along], into the lane's array: as many elements at a time
+        as are contiguous. Also where (number, step) lies in that array."""
+        count, steps, name = self.elements_per_lane[side], self.unrolled_steps, f"{self.name}_{'ab'[side]}"
+        letter, start = f"{self.name}_{'ij'[side]}", first * steps
+        is_copied = matrix.dtype is self.dtype
+        if is_copied and matrix.col == 1 and steps > 1:  # contiguous along k
+            axis = Axis(letter, count)
+            source = matrix.at(self.position_of(side, ix.axis_index(axis)), start)
+            copy = Copy(name, axis * steps, matrix.buffer, source, steps, self.dtype)
+            return Loop(axis, 0, count, "unrolled", (copy,)), lambda number, step: number * steps + step
+        group = self.groups[side] if is_copied and matrix.row == 1 and count % self.groups[side] == 0 else 1
+        axis = Axis(letter, count // group)
+        number, step = axis * group, ix.axis_index(k)
+        to, source = step * count + number, matrix.at(self.position_of(side, number), start + step)
+        load: Stmt = Copy(name, to, matrix.buffer, source, group, self.dtype)
+        if group == 1:
+            value: Expr = Load(matrix.buffer, source, matrix.dtype)
+            load = Store(name, to, float16.unpack(value) if matrix.dtype.is_16_bit else value)
+        inner = Loop(k, 0, steps, "unrolled", (load,))
+        return Loop(axis, 0, axis.extent, "unrolled", (inner,)), lambda number, step: step * count + number
 
 
 class UnitTile(WorkgroupTile):

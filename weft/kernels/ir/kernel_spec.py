@@ -216,8 +216,8 @@ class _KernelChecker:
                 self._check_count(count)
             case AsyncCopy(target, at, source, index, count, valid):
                 self._check_accesses((target, at, True), (source, index, False))
-                if self.scopes.get(target) not in ("workgroup", "launch"):
-                    raise spec_error(self.where, f"an asynchronous copy to '{target}'", "a shared array")
+                if target not in self.scopes:
+                    raise spec_error(self.where, f"an asynchronous copy to '{target}'", "an array of the kernel")
                 if not isinstance(valid, int):
                     self.scope.check_value(valid)
                 self._check_count(count)

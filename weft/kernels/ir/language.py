@@ -167,9 +167,10 @@ class Local:
 class AsyncCopy:
     """Start an asynchronous copy of `count` contiguous elements into a shared array: target[at + i] = source[index + i]
     for i < valid, 0 for the others. It is complete, for this lane, after `AwaitCopies`, and for the workgroup after a
-    barrier behind that. `at` is a multiple of `count`, which is a power of two. Where the offset in `source` is known
-    to be `aligned` so, too, all of `count` are valid. Elements before the start of a row, whose `position` in it is
-    below 0, are padding: they are not read, since another kernel may be writing them."""
+    barrier behind that. Where the device copies synchronously, the target may be a lane's array. `at` is a multiple of
+    `count`, which is a power of two. Where the offset in `source` is known to be `aligned` so, too, all of `count` are
+    valid. Elements before the start of a row, whose `position` in it is below 0, are padding: they are not read, since
+    another kernel may be writing them."""
 
     target: str
     at: Index
@@ -265,13 +266,15 @@ class BufferParam:
     """A pointer parameter; `written` where the kernel stores to it (loads from it are then not moved).
 
     `stream` is a hint that what is stored will not be read soon, so stores may bypass the caches. Such memory, and the
-    first point of every task, lie at multiples of 64 bytes.
+    first point of every task, lie at multiples of 64 bytes. `bindings` is more than 1 where the memory is too large for
+    one binding of the device and is bound in so many parts (`Limits.part_bytes`).
     """
 
     name: str
     dtype: DType
     written: bool
     stream: bool = False
+    bindings: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,17 +17,36 @@ BODIES = {
     ("div", "u"): "if (b == {zero}) {{ return {zero}; }} return a / b;",
     ("mod", "u"): "if (b == {zero}) {{ return {zero}; }} return a % b;",
     ("div", "i"): "if (b == {zero}) {{ return {zero}; }} if (b == {minus_one}) {{ return {zero} - a; }} "
-    "let whole = a / b; return whole - select({zero}, {zero} - {minus_one}, a % b != {zero} && (a ^ b) < {zero});",
-    ("mod", "i"): "if (b == {zero} || b == {minus_one}) {{ return {zero}; }} let rest = a % b; "
+    "let whole = a / b; return whole - select({zero}, {zero} - {minus_one}, whole * b != a && (a ^ b) < {zero});",
+    # Vulkan leaves `%` of a negative number undefined.
+    ("mod", "i"): "if (b == {zero} || b == {minus_one}) {{ return {zero}; }} let rest = a - a / b * b; "
     "return select(rest, rest + b, rest != {zero} && (rest ^ b) < {zero});",
 }  # fmt: skip
 
 FUNCTIONS = {
-    "is_nan_float32": "fn is_nan_float32(a: f32) -> bool { return (bitcast<u32>(a) & 0x7fffffffu) > 0x7f800000u; }",
+    # ZERO is an u32 that is 0, which no compiler knows.
+    "is_nan_float32": "fn is_nan_float32(a: f32) -> bool "
+    "{ return ((bitcast<u32>(a) ^ ZERO) & 0x7fffffffu) > 0x7f800000u; }",
     "is_nan_float64": "fn is_nan_float64(a: f64) -> bool "
-    "{ return (bitcast<u64>(a) & 0x7ffffffffffffffflu) > 0x7ff0000000000000lu; }",
+    "{ return ((bitcast<u64>(a) ^ u64(ZERO)) & 0x7ffffffffffffffflu) > 0x7ff0000000000000lu; }",
     # The product of two float32 is exact in float64; the sum is rounded once there and once to float32.
     "fma_fused": "fn fma_fused(a: f32, b: f32, c: f32) -> f32 { return f32(f64(a) * f64(b) + f64(c)); }",
+    # What a quotient leaves of `a` says how far off it is, exactly where that is at most a unit: so twice. Not where
+    # numbers are so small or large that a part of this is below the normal range.
+    "div_rounded": """fn div_rounded(a: f32, b: f32) -> f32 {
+    let first = hide_f32(hide_f32(a) / b);
+    let inverse = 1.0f / b;
+    let near = fma(fma(-first, b, a), inverse, first);
+    let is_first_regular = abs(first) > 1e-30f && abs(first) < 1e30f;
+    let is_regular = is_first_regular && abs(a) > 1e-30f && abs(b) > 1.2e-38f && abs(b) < 8e37f;
+    return select(first, fma(fma(-near, b, a), inverse, near), is_regular);
+}""",
+    "sqrt_rounded": """fn sqrt_rounded(a: f32) -> f32 {
+    let first = hide_f32(sqrt(a));
+    let inverse = 0.5f / first;
+    let near = fma(fma(-first, first, a), inverse, first);
+    return select(first, fma(fma(-near, near, a), inverse, near), a > 1e-30f && a < 1e38f);
+}""",
     # Dekker's product and Knuth's sum: what each rounds off is added at the end.
     "fma_of_parts": """fn fma_of_parts(a: f32, b: f32, c: f32) -> f32 {
     let product = a * b;
@@ -74,12 +93,12 @@ FUNCTIONS = {
     "floor_divide_large_float32": """fn floor_divide_large_float32(needed: bool, ordinary: f32, a: f32, b: f32) -> f32 {
     if (!needed) { return ordinary; }
     let rest = fmod_float32(a, b);
-    let ratio = a / b;
-    var quotient = (a - rest) / b;
+    let ratio = divide(a, b);
+    var quotient = divide(a - rest, b);
     if (!(rest == 0.0f) && (rest < 0.0f) != (b < 0.0f)) { quotient -= 1.0f; }
     var whole = floor(quotient);
     if (0.5f < quotient - whole) { whole += 1.0f; }
-    if (quotient == 0.0f) { whole = ratio * 0.0f; }
+    if (quotient == 0.0f) { whole = ratio * hide_f32(0.0f); }
     return select(whole, ratio, b == 0.0f);
 }""",
     # Payne and Hanek's reduction: the quadrant, and the angle in it, at most pi/4.
@@ -155,7 +174,7 @@ fn reduce_angle(a: f32) -> Angle {
 # What the functions above call.
 CALLS = {
     "mod_large_float32": ("fmod_float32",),
-    "floor_divide_large_float32": ("fmod_float32",),
+    "floor_divide_large_float32": ("fmod_float32", "divide"),
     "reduce_angle": ("word_mulhi",),
     "sin_large_float32": ("reduce_angle", "sine_of_quadrant"),
     "cos_large_float32": ("reduce_angle", "sine_of_quadrant"),

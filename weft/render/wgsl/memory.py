@@ -5,10 +5,14 @@ and 8 bytes are its elements; of smaller ones several lie in a word: a load shif
 replaces its bits by two atomic operations, which is exact as each element has one writer. Where all stores to a
 buffer fill whole words, no atomics are needed. In arrays of a workgroup or a lane each small element has a word of
 its own.
+
+A buffer that is too large for one binding (`BufferParam.bindings`) has several, each with the next `part_bytes` of it;
+a function of its own finds the binding of a word. Such a buffer is an array of words.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from weft.base import dtypes
@@ -39,11 +43,12 @@ class Memory:
         self.variables = variables
         self.dtypes: dict[str, DType] = {buffer.name: buffer.dtype for buffer in kernel.buffers}
         self.buffers = {buffer.name: number for number, buffer in enumerate(kernel.buffers)}
-        stored, copied = _kinds_of_access(kernel.body)
+        self.parts = {buffer.name: buffer.bindings for buffer in kernel.buffers if buffer.bindings > 1}
+        stored, copied = _kinds_of_access(kernel.body, self.dtypes)
         self.packed = self.packed_arrays(kernel)
         self.atomic = {name for name in stored | self.packed if self.is_packed(name)}
         small = {name for name in copied if name in self.buffers and self.dtypes[name].itemsize <= 4}
-        self.vectors = small - self.atomic
+        self.vectors = (small - self.atomic - self.parts.keys()) | find_shared_vectors(kernel)
         self.count = 0
 
     def is_packed(self, name: str) -> bool:
@@ -71,15 +76,22 @@ class Memory:
         self.dtypes[local.name] = local.dtype
         if local.name in self.packed:
             return f"array<atomic<u32>, {-(-local.size * local.dtype.itemsize // 4)}>"
+        if local.name in self.vectors:
+            return f"array<vec4<{self.element_type(local.dtype)}>, {-(-local.size // 4)}>"
         return f"array<{self.element_type(local.dtype)}, {local.size}>"
 
     def bindings(self) -> list[str]:
-        lines = []
-        for name, number in self.buffers.items():
+        lines: list[str] = []
+        for name in self.buffers:
             kind = self.element_type(self.dtypes[name])
             kind = "atomic<u32>" if name in self.atomic else f"vec4<{kind}>" if name in self.vectors else kind
-            lines.append(f"@group(0) @binding({number + 1}) var<storage, read_write> {name}: array<{kind}>;")
+            for part in self.part_names(name):
+                lines.append(f"@group(0) @binding({len(lines) + 1}) var<storage, read_write> {part}: array<{kind}>;")
         return lines
+
+    def part_names(self, name: str) -> list[str]:
+        """The arrays of a buffer."""
+        return [f"{name}_part{number}" for number in range(self.parts[name])] if name in self.parts else [name]
 
     def offsets(self) -> list[str]:
         """Definitions of where each buffer begins, in bytes and in elements."""
@@ -99,17 +111,52 @@ class Memory:
             return text
         return f"{name}_at + ({text})" if "&" in text or ">>" in text else f"{name}_at + {text}"
 
-    def element(self, name: str, index: Index, more: int = 0) -> str:
-        """An element that has a word, or more than one, of its own."""
-        if name in self.variables:
-            return f"{name}_{self.renderer.resolve(index).const + more}"
-        return self.word(name, self.at(name, index, more))
-
     def word(self, name: str, position: str) -> str:
         """An element of an array of words."""
         if name in self.vectors:
             return f"{name}[({position}) >> 2u][({position}) & 3]"
         return f"{name}[{position}]"
+
+    def read(self, name: str, position: str) -> str:
+        """The value of a word."""
+        if name in self.parts:
+            return f"{self.part_function('load', name)}({position})"
+        return f"atomicLoad(&{self.word(name, position)})" if name in self.atomic else self.word(name, position)
+
+    def assign(self, name: str, position: str, value: str) -> str:
+        """A statement that writes a word."""
+        if name in self.parts:
+            return f"{self.part_function('store', name)}({position}, {value});"
+        word = self.word(name, position)
+        return f"atomicStore(&{word}, {value});" if name in self.atomic else f"{word} = {value};"
+
+    def update(self, operation: str, name: str, position: str, value: str) -> str:
+        """A statement that changes a word of an array of atomics by `And` or `Or`."""
+        if name in self.parts:
+            return f"{self.part_function(operation.lower(), name)}({position}, {value});"
+        return f"atomic{operation}(&{self.word(name, position)}, {value});"
+
+    def part_function(self, access: str, name: str) -> str:
+        """The function that loads a word of a buffer with several bindings, or stores, `and`s or `or`s it."""
+        kind, function = "u32" if self.is_packed(name) else self.element_type(self.dtypes[name]), f"{access}_of_{name}"
+        size = max(self.dtypes[name].itemsize, 4)
+        shift = (self.ops.extensions.part_bytes // size).bit_length() - 1
+        work = {
+            "load": "return atomicLoad(&{word});" if name in self.atomic else "return {word};",
+            "store": "atomicStore(&{word}, value);" if name in self.atomic else "{word} = value;",
+            "and": "atomicAnd(&{word}, value);",
+            "or": "atomicOr(&{word}, value);",
+        }[access]
+        parts = self.part_names(name)
+        labels = [f"case {number}u" for number in range(len(parts) - 1)] + ["default"]
+        cases = [
+            f"        {label}: {{ {work.format(word=f'{part}[at & {(1 << shift) - 1}]')} }}"
+            for label, part in zip(labels, parts, strict=True)
+        ]
+        head = f"(at: i32) -> {kind}" if access == "load" else f"(at: i32, value: {kind})"
+        lines = [f"fn {function}{head} {{", f"    switch (u32(at) >> {shift}u) {{", *cases, "    }", "}"]
+        self.ops.helpers[function] = "\n".join(lines)
+        return function
 
     def load(self, name: str, index: Index, dtype: DType, more: int = 0) -> str:
         """The value of an element; `dtype` is that of memory, or float32 of a bfloat16."""
@@ -119,12 +166,17 @@ class Memory:
 
     def load_bits(self, name: str, index: Index, more: int = 0) -> str:
         """An element as it is in memory: a small one as the lower bits of a word."""
+        if name in self.variables:
+            return self.variable(name, index, more)
         if not self.is_packed(name):
-            return self.element(name, index, more)
+            return self.read(name, self.at(name, index, more))
         bits, place = 8 * self.dtypes[name].itemsize, f"({self.at(name, index, more)})"
-        text = self.word(name, f"{place} >> {_shift(bits)}u")
-        text = f"atomicLoad(&{text})" if name in self.atomic else text
+        text = self.read(name, f"{place} >> {_shift(bits)}u")
         return f"extractBits({text}, u32({place} & {32 // bits - 1}) * {bits}u, {bits}u)"
+
+    def variable(self, name: str, index: Index, more: int) -> str:
+        """The variable that is an element of an array of a lane."""
+        return f"{name}_{self.renderer.resolve(index).const + more}"
 
     def from_word(self, text: str, dtype: DType) -> str:
         """A small element, given its bits as a word."""
@@ -147,17 +199,19 @@ class Memory:
         return self.store_bits(name, index, self.to_word(value, self.dtypes[name]))
 
     def store_bits(self, name: str, index: Index, bits: str, more: int = 0) -> list[str]:
+        if name in self.variables:
+            return [f"{self.variable(name, index, more)} = {bits};"]
         if not self.is_packed(name):
-            return [f"{self.element(name, index, more)} = {bits};"]
+            return [self.assign(name, self.at(name, index, more), bits)]
         size = 8 * self.dtypes[name].itemsize
         self.count += 1
         place, shift = f"{name}_to{self.count}", f"{name}_by{self.count}"
-        word = f"{name}[{place} >> {_shift(size)}u]"
+        word = f"{place} >> {_shift(size)}u"
         return [
             f"let {place} = {self.at(name, index, more)};",
             f"let {shift} = u32({place} & {32 // size - 1}) * {size}u;",
-            f"atomicAnd(&{word}, ~({(1 << size) - 1}u << {shift}));",
-            f"atomicOr(&{word}, {bits} << {shift});",
+            self.update("And", name, word, f"~({(1 << size) - 1}u << {shift})"),
+            self.update("Or", name, word, f"{bits} << {shift}"),
         ]
 
     # --- several elements ---
@@ -193,54 +247,85 @@ class Memory:
             groups = [values[k : k + count] for k in range(0, len(values), count)]
             values = [" | ".join(f"({one} << {k * size}u)" if k else one for k, one in enumerate(group))
                       for group in groups]  # fmt: skip
-        first = self.first_word(name, copy.at)
         if name in self.vectors and len(values) % 4 == 0:
             kind = f"vec4<{self.element_type(self.dtypes[name])}>"
-            return [f"{name}[(({first}) >> 2u) + {k // 4}] = {kind}({', '.join(values[k : k + 4])});"
+            return [f"{self.vector(name, copy.at, k)} = {kind}({', '.join(values[k : k + 4])});"
                     for k in range(0, len(values), 4)]  # fmt: skip
-        places = [self.word(name, f"{first} + {k}") for k in range(len(values))]
-        if name in self.atomic:
-            return [f"atomicStore(&{place}, {value});" for place, value in zip(places, values, strict=True)]
-        return [f"{place} = {value};" for place, value in zip(places, values, strict=True)]
+        first = self.first_word(name, copy.at)
+        return [self.assign(name, f"{first} + {k}", value) for k, value in enumerate(values)]
 
     def first_word(self, name: str, index: Index) -> str:
         """The number of the word in which an element begins."""
         at, size = self.at(name, index), 8 * self.dtypes[name].itemsize
         return at if size >= 32 else f"(({at}) >> {_shift(size)}u)"
 
+    def vector(self, name: str, index: Index, word: int) -> str:
+        """The vector of an array of these that begins `word` words after an element; both are multiples of 4 words."""
+        shift = 16 // self.dtypes[name].itemsize
+        text = self.renderer.index(index // shift + word // 4)
+        return f"{name}[({name}_bytes >> 4u) + u32({text})]" if name in self.buffers else f"{name}[{text}]"
+
     def read_words(self, name: str, index: Index, count: int) -> tuple[list[str], list[str]]:
         """Definitions of `count` words of a buffer, and their texts."""
         self.count += 1
-        first, made = self.first_word(name, index), f"{name}_word{self.count}"
+        made = f"{name}_word{self.count}"
         if name in self.vectors and count % 4 == 0:
-            lines = [f"let {made}_{k} = {name}[(({first}) >> 2u) + {k}];" for k in range(count // 4)]
+            lines = [f"let {made}_{k} = {self.vector(name, index, 4 * k)};" for k in range(count // 4)]
             return lines, [f"{made}_{k}.{part}" for k in range(count // 4) for part in "xyzw"]
-        lines = []
-        for k in range(count):
-            text = self.word(name, f"{first} + {k}")
-            lines.append(f"let {made}_{k} = {f'atomicLoad(&{text})' if name in self.atomic else text};")
+        first = self.first_word(name, index)
+        lines = [f"let {made}_{k} = {self.read(name, f'{first} + {k}')};" for k in range(count)]
         return lines, [f"{made}_{k}" for k in range(count)]
 
-    def write_each(self, copy: AsyncCopy, values: list[str]) -> list[str]:
-        """A statement for each element that is written, given as its bits."""
-        parts = [self.store_bits(copy.target, copy.at, bits, k) for k, bits in enumerate(values)]
-        return [part[0] if len(part) == 1 else f"{{ {' '.join(part)} }}" for part in parts]
-
     def copy_valid(self, copy: AsyncCopy) -> list[str]:
-        """Statements of a copy into a shared array of which the last elements may be zeros."""
+        """Statements of a copy of which the last elements may be zeros."""
         dtype, count = self.dtypes[copy.target], copy.count
-        zero = "0u" if dtype.itemsize < 4 else self.ops.literal(0, dtype)
+        plain = Copy(copy.target, copy.at, copy.source, copy.index, count, dtype)
         values = [self.load_bits(copy.source, copy.index, k) for k in range(count)]
-        whole = self.write_each(copy, values)
-        if copy.aligned and copy.source in self.vectors and count * dtype.itemsize % 16 == 0:
-            return self.copy(Copy(copy.target, copy.at, copy.source, copy.index, count, dtype))
-        if copy.aligned or copy.valid == count:
-            return whole
+        has_vectors = copy.source in self.vectors and count * dtype.itemsize % 16 == 0
+        tests = [] if copy.aligned or not has_vectors else self.alignment_tests(copy.source, copy.index)
         valid = str(copy.valid) if isinstance(copy.valid, int) else self.renderer.value(copy.valid)
-        lines = [f"if ({valid} >= {count}) {{", *[f"    {line}" for line in whole], "} else {"]
-        lines += [f"    {line}" for line in self.write_each(copy, [zero] * count)]
-        lines += [f"    if ({k} < {valid}) {{ {line} }}" for k, line in enumerate(whole)]
-        return [*lines, "}"]
+        is_whole = copy.aligned or copy.valid == count
+        if not is_whole:
+            tests.append(f"{valid} >= {count}")
+        whole = self.copy(plain) if has_vectors else self.write(plain, values)
+        if not tests:
+            return whole
+        zero = "0u" if dtype.itemsize < 4 else self.ops.literal(0, dtype)
+        self.count += 1
+        lines = []
+        for k, value in enumerate(values if not is_whole else ()):
+            values[k] = f"{copy.target}_valid{self.count}_{k}"
+            lines += [f"var {values[k]} = {zero};", f"if ({k} < {valid}) {{ {values[k]} = {value}; }}"]
+        lines += self.write(plain, values)
+        return [f"if ({' && '.join(tests)}) {{", *[f"    {one}" for one in whole], "} else {",
+                *[f"    {one}" for one in lines], "}"]  # fmt: skip
+
+    def alignment_tests(self, name: str, index: Index) -> list[str]:
+        """Tests that make sure that an element of a buffer lies at a multiple of 16 bytes."""
+        tests = [f"({name}_bytes & 15u) == 0u"]
+        count = 16 // self.dtypes[name].itemsize
+        if any(factor % count for factor in (index.const, *[factor for _, factor in index.terms])):
+            tests.append(f"(({self.renderer.index(index)}) & {count - 1}) == 0")
+        return tests
+
+
+def find_shared_vectors(kernel: Kernel) -> set[str]:
+    """The arrays of a workgroup of which every access is to 16 bytes, that begin at a multiple of 16."""
+    arrays = {one.name for one in shared_arrays(kernel.body) if one.dtype.itemsize == 4}
+
+    def find_others(body: tuple[Stmt, ...]) -> set[str]:
+        found: set[str] = set()
+        for stmt in body:
+            match stmt:
+                case Let(_, Load(name)) | Store(name):
+                    found.add(name)
+                case Copy() | AsyncCopy() if stmt.count % 4:
+                    found |= {stmt.source, stmt.target}
+                case Loop() | Reduction() | If():
+                    found |= find_others((*stmt.body, *stmt.otherwise) if isinstance(stmt, If) else stmt.body)
+        return found
+
+    return arrays - find_others(kernel.body)
 
 
 def word(number: int, half: int) -> str:
@@ -253,7 +338,7 @@ def _shift(bits: int) -> int:
     return (32 // bits).bit_length() - 1
 
 
-def _kinds_of_access(body: tuple[Stmt, ...]) -> tuple[set[str], set[str]]:
+def _kinds_of_access(body: tuple[Stmt, ...], memory: Mapping[str, DType]) -> tuple[set[str], set[str]]:
     """The arrays to which some statement writes less than a word, and those of which 16 bytes are copied at a time."""
     stored: set[str] = set()
     copied: set[str] = set()
@@ -265,11 +350,11 @@ def _kinds_of_access(body: tuple[Stmt, ...]) -> tuple[set[str], set[str]]:
                 nbytes = stmt.count * stmt.dtype.itemsize
                 stored |= {stmt.target} if nbytes % 4 else set()
                 copied |= {stmt.target, stmt.source} if nbytes % 16 == 0 else set()
-            case AsyncCopy() if stmt.aligned:
+            case AsyncCopy() if stmt.count * memory[stmt.source].itemsize % 16 == 0:
                 copied.add(stmt.source)
             case Loop() | Reduction() | If():
                 inner = (*stmt.body, *stmt.otherwise) if isinstance(stmt, If) else stmt.body
-                parts = _kinds_of_access(inner)
+                parts = _kinds_of_access(inner, memory)
                 stored |= parts[0]
                 copied |= parts[1]
     return stored, copied

@@ -4,7 +4,8 @@
 
 - binding 0 is a uniform with the launch's words, eight bytes each: for every buffer the byte at which it begins in its
   binding, then the scalars, then the range. Bindings from 1 on are the buffers, all `read_write`, each a whole
-  allocation, so that an offset needs no alignment and one allocation may be bound several times;
+  allocation, so that an offset needs no alignment and one allocation may be bound several times. Where a buffer needs
+  several bindings, the second line says how many each has;
 - the grid has two dimensions, of which neither needs to exceed 65,535 workgroups: their numbers are counted row by row;
 - arrays that a workgroup shares stand before the function, whatever block declares them;
 - memory has words: see `render.wgsl.memory` for 8- and 16-bit elements.
@@ -44,6 +45,8 @@ from weft.render.wgsl.names import RESERVED, avoid_names
 from weft.render.wgsl.operations import Extensions, Operations
 from weft.render.wgsl.unrolling import arrays_of_variables, find_unrolled_axes
 
+BINDINGS_COMMENT = "// bindings of each buffer: "
+
 
 def render(kernel: Kernel, extensions: Extensions = Extensions()) -> tuple[str, str]:  # noqa: B008
     """The name of the function that a kernel becomes, and the text of its module."""
@@ -78,7 +81,7 @@ class _Renderer(StatementRenderer):
         of a kernel that was joined of several, and in parts that read what they write."""
         for stmt in body:
             reads, writes = find_accesses(stmt)
-            both = isinstance(stmt, Barrier) or any(name in self.memory for name in reads & writes)
+            both = isinstance(stmt, Barrier) or any(name in self.access.buffers for name in reads & writes)
             self.barrier = "storageBarrier(); workgroupBarrier();" if both else "workgroupBarrier();"
             self.statements((stmt,))
 
@@ -105,7 +108,11 @@ class _Renderer(StatementRenderer):
             "}",
         ]
         helpers = list(self.ops.helpers.values())
-        parts = [[f"// {title(self.kernel)}", *bindings], self.shared, helpers, function]
+        heading = [f"// {title(self.kernel)}"]
+        if self.access.parts:
+            counts = [str(buffer.bindings) for buffer in self.kernel.buffers]
+            heading.append(BINDINGS_COMMENT + " ".join(counts))
+        parts = [[*heading, *bindings], self.shared, helpers, function]
         return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
     def parameters(self) -> list[str]:
@@ -187,7 +194,7 @@ class _Renderer(StatementRenderer):
             case Op():
                 text = self.ops.define(name, value)
             case Load(buffer, index, dtype, mask):
-                self.ops.loaded.add(name)
+                self.ops.rounding.loaded.add(name)
                 if mask is not None:
                     self.line(self.variable(dtype, name, self.ops.literal(0, dtype)))
                     self.line(f"if ({self.value(mask)}) {{ {name} = {self.access.load(buffer, index, dtype)}; }}")

@@ -2,7 +2,8 @@
 
 WGSL has 32-bit numbers: 8- and 16-bit integers are computed in 32 bits and cut off, 16-bit floats are their bits,
 64-bit integers are the device's where it has them, else pairs of words. Compilers may assume that there is no NaN, so
-these are found by their bits. Helpers do what `render.clike.operations` does in C.
+these are found by bits that compilers do not know to be those of a float. Helpers do what `render.clike.operations`
+does in C.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from weft.kernels.ir.language import Expr, Literal, Op, Var
 from weft.kernels.math import large_arguments as large
 from weft.render.wgsl import int64_pairs
 from weft.render.wgsl.functions import BODIES, CALLS, FLOAT16, FUNCTIONS
+from weft.render.wgsl.rounding import Rounding
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^"}
 _COMPARE = {"lt": "<", "le": "<=", "eq": "=="}
 _ON_BOOL = {"add": "or", "max": "or", "mul": "and", "min": "and", "sum": "or"}
 _BOOL = {"and": "&&", "or": "||", "xor": "!=", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 _COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+F32 = dtypes.float32
+_TAKEN_APART = {"sum": ("add", "sub", "mul"), "prod": ("mul",)}  # by a reduction, of which compilers may join the steps
 _UNARY = ("neg", "abs", "not", "sqrt", "floor")
 _SUFFIX = {"i32": "i", "u32": "u", "f32": "f", "i64": "li", "u64": "lu", "f64": "lf"}
 _PAIR = "vec2<u32>"
@@ -32,12 +36,15 @@ _PAIR = "vec2<u32>"
 
 @dataclass(frozen=True, slots=True)
 class Extensions:
-    """What a device's WGSL has beyond the standard, and the bytes that a workgroup may share."""
+    """What a device's WGSL has beyond the standard, the bytes that a workgroup may share, and those of each part of a
+    buffer that is too large for one binding."""
 
     int64: bool = False
     float64: bool = False
     fused_multiply_add: bool = True  # of float32: `fma` rounds once; WGSL also allows a product and a sum
+    rounded_division: bool = True  # of float32, and square roots: to nearest; WGSL allows an error of 2.5 units
     shared_bytes: int = 16384
+    part_bytes: int = 128 << 20
 
 
 class Operations:
@@ -46,9 +53,8 @@ class Operations:
     def __init__(self, extensions: Extensions, zero: str = "0u"):
         self.extensions = extensions
         self.helpers: dict[str, str] = {}
-        self.defined: dict[str, Op] = {}  # values of names, of those that compilers might simplify
-        self.loaded: set[str] = set()  # names of values from memory
         self.zero = zero  # an u32 that is 0, which no compiler knows
+        self.rounding = Rounding(self.hide)
 
     def type(self, dtype: DType) -> str:
         """The type in which values of `dtype` are computed."""
@@ -81,7 +87,8 @@ class Operations:
         kind = self.type(dtype)
         if not math.isfinite(rounded):
             bits = (dtype.numpy.type("nan") if math.isnan(rounded) else rounded).view(f"u{dtype.itemsize}")
-            return f"bitcast<{kind}>(0x{int(bits):x}{_SUFFIX[kind.replace('f', 'u')]})"
+            unknown = f" ^ u64({self.zero})" if kind == "f64" else ""  # NVIDIA's compiler makes NaN of infinity
+            return f"bitcast<{kind}>(0x{int(bits):x}{_SUFFIX[kind.replace('f', 'u')]}{unknown})"
         far = bool(rounded) and not 1e-4 <= abs(rounded) < 1e9
         form = np.format_float_scientific if far else np.format_float_positional
         text = f"{form(rounded, trim='0')}{_SUFFIX[kind]}"
@@ -106,6 +113,8 @@ class Operations:
 
     def combine(self, op: str, value: str, before: str, dtype: DType) -> str:
         """One step of a reduction: `value` goes into `before`."""
+        if self.rounding.may_be(value, _TAKEN_APART.get(op, ())):
+            value = self.hide(value, dtype)
         return self.arithmetic(_COMBINE[op], [value, before], dtype)
 
     def define(self, name: str, op: Op) -> str:
@@ -113,36 +122,26 @@ class Operations:
         texts = [self.atom(arg) for arg in op.args]
         if all(isinstance(arg, Literal) for arg in op.args) and op.name != "aligned":
             texts[0] = self.hide(texts[0], op.args[0].dtype)  # compilers refuse constants that overflow
-        if op.dtype.kind == "f" and op.name in ("add", "sub", "mul", "fma"):
-            texts = self.keep_rounding(op, texts)
-            self.defined[name] = op
+        if op.name in ("lt", "le") and isinstance(op.args[0], Literal) and op.args[0].dtype is dtypes.int32:
+            texts[1] = self.hide(texts[1], dtypes.int32)  # NVIDIA's compiler joins tests of a range, wrongly
+        if op.args[-1].dtype.kind == "f":
+            texts = self.rounding.keep(op, texts)
+            self.rounding.define(name, op)
         if op.name == "fma" and op.dtype is dtypes.float32 and self.must_fuse(op):
             return f"{self.use('fma_fused' if self.extensions.float64 else 'fma_of_parts')}({', '.join(texts)})"
         return self.operation(op, texts)
+
+    @property
+    def must_correct_division(self) -> bool:
+        """Whether quotients and roots are off by more than their rounding, and `fma` can tell by how much."""
+        return self.extensions.fused_multiply_add and not self.extensions.rounded_division
 
     def must_fuse(self, op: Op) -> bool:
         """Whether `fma` rounds twice here and that might matter: what is added to a product may cancel it, unless it
         is a coefficient; factors from memory are those of sums of products."""
         if self.extensions.fused_multiply_add or isinstance(op.args[2], Literal):
             return False
-        return not all(isinstance(arg, Var) and arg.name in self.loaded for arg in op.args[:2])
-
-    def keep_rounding(self, op: Op, texts: list[str]) -> list[str]:
-        """The operands of a sum or product, such that no compiler makes `a` of (a + b) - b: WGSL allows that, but what
-        was rounded off in a + b is what kernels want to know."""
-        if op.name == "fma":
-            return texts
-        # Nor `a` of a + 0 (-0 + 0 is 0), `-a` of 0 - a, or 0 of a * 0, which is none where `a` is NaN or infinite.
-        zeros = [isinstance(arg, Literal) and not arg.value for arg in op.args]
-        texts = [self.hide(text, op.dtype) if is_zero else text for text, is_zero in zip(texts, zeros, strict=True)]
-        if op.name == "mul":
-            return texts
-        for this, other in ((0, 1), (1, 0)):
-            arg = op.args[this]
-            inner = self.defined.get(arg.name) if isinstance(arg, Var) else None
-            if inner is not None and any(_is_same_size(part, op.args[other]) for part in inner.args):
-                texts[this] = self.hide(texts[this], op.dtype)
-        return texts
+        return not all(isinstance(arg, Var) and arg.name in self.rounding.loaded for arg in op.args[:2])
 
     def hide(self, text: str, dtype: DType) -> str:
         """A value that compilers know nothing about."""
@@ -160,11 +159,9 @@ class Operations:
         match op.name:
             case "lt" | "le" | "eq" | "ne":
                 return self.compare(op.name, texts, source)
-            case "select" if op.dtype is dtypes.float32:
-                # By its bits: compilers make `min` and `max` of a comparison and a choice of floats, which lose NaN.
-                words = [f"bitcast<u32>({text})" for text in (texts[2], texts[1])]
-                return f"bitcast<f32>(select({', '.join(words)}, {texts[0]}))"
             case "select":
+                if self.rounding.is_extremum(op):
+                    texts[1] = self.hide(texts[1], op.dtype)
                 return f"select({texts[2]}, {texts[1]}, {texts[0]})"
             case "cast":
                 return self.cast(texts[0], source, op.dtype)
@@ -235,6 +232,8 @@ class Operations:
             return self.pair_arithmetic(name, texts, dtype)
         if name == "mulhi":
             return f"{self.use('word_mulhi')}({', '.join(texts)})"
+        if name in ("div", "sqrt") and dtype is dtypes.float32 and self.must_correct_division:
+            return f"{self.use(f'{name}_rounded')}({', '.join(texts)})"
         if name in ("fma", "sqrt", "floor") or (name == "abs" and kind == "f"):
             return f"{name}({', '.join(texts)})"
         if (name, kind) in BODIES:
@@ -290,9 +289,11 @@ class Operations:
         """The name of a function with a fixed text, which is written at the top of the text with those that it
         calls."""
         if name not in self.helpers:
-            fixed = FUNCTIONS.get(name) or FLOAT16.get(name)
-            if name == "fma_of_parts":
-                self.hide("", dtypes.float32)
+            fixed = FUNCTIONS.get(name, "").replace("ZERO", self.zero) or FLOAT16.get(name)
+            if name == "divide":
+                fixed = f"fn divide(a: f32, b: f32) -> f32 {{ return {self.arithmetic('div', ['a', 'b'], F32)}; }}"
+            if fixed and "hide_f32(" in fixed:
+                self.hide("", F32)
             for other in CALLS.get(name, ()) if fixed else int64_pairs.dependencies(name):
                 self.use(other)
             self.helpers[name] = fixed or int64_pairs.FUNCTIONS[name]
@@ -304,15 +305,15 @@ class Operations:
         function = f"{name}_{dtype.name}"
         if function in self.helpers:
             return function
-        if not self.extensions.float64:
+        if dtype is dtypes.float32:
             return self.use(function)
         kind = self.type(dtype)
         scalar = large.function(name, dtype)
-        lines, outer, self.defined = [], self.defined, {}
+        lines, outer, self.rounding = [], self.rounding, Rounding(self.hide)
         for let in scalar.body:
             assert isinstance(let.value, Op), let
             lines.append(f"    let {let.name}: {self.type(let.value.dtype)} = {self.define(let.name, let.value)};")
-        self.defined = outer
+        self.rounding = outer
         parameters = ", ".join(f"{one.name}: {kind}" for one in scalar.parameters)
         head = f"fn {function}(needed: bool, ordinary: {kind}, {parameters}) -> {kind}"
         lines = ["    if (!needed) { return ordinary; }", *lines, f"    return {self.atom(scalar.result)};"]
@@ -339,6 +340,8 @@ class Operations:
         if source.kind in "iu" and source.itemsize == 8 and target.itemsize < 8 and target.kind in "iu":
             low = f"u32({text} & {self.literal(0xFFFFFFFF, source)})"
             return self.cut(f"{kind}({low})", target)
+        if source.kind in "iu" and target.kind in "iu" and target.itemsize == 8:
+            text = f"{source.kind}64({text})"  # wgpu's compiler extends by the sign of the target
         return self.cut(f"{kind}({text})", target)
 
     def round_word(self, text: str, source: DType) -> str:
@@ -398,10 +401,3 @@ class Operations:
 
 def _short(kind: str) -> str:
     return "pair" if kind == _PAIR else kind
-
-
-def _is_same_size(a: Expr, b: Expr) -> bool:
-    """Whether two operands are one variable, or literals that differ in sign at most."""
-    if isinstance(a, Literal) and isinstance(b, Literal):
-        return abs(a.value) == abs(b.value)
-    return isinstance(a, Var) and isinstance(b, Var) and a.name == b.name
