@@ -56,11 +56,18 @@ def test_no_field_that_is_searched_changes_a_bit(emulated: Device, small):
     assert {"elementwise", "layer norm", "column sums"} <= changed
 
 
-def test_the_command(emulated: Device, small, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("seconds", ["0", "1e6"])
+def test_the_command(seconds: str, emulated: Device, small, tmp_path, monkeypatch, capsys):
+    """Without time and with more than enough: neither depends on how fast the device is."""
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(disk, "_writing", disk._Writing())
     monkeypatch.setattr(command_module, "probes_of", lambda device: probes_of(device, ("elementwise", "column sums")))
-    assert main(["tune", "--device", emulated.name, "--seconds", "1"]) == 0
+    fields = {"workgroup_size": (128, 64), "column_rows_in_flight": (4,)}
+    monkeypatch.setattr(command_module, "searched_fields", lambda device: fields)
+    assert main(["tune", "--device", emulated.name, "--seconds", seconds]) == 0
     text = capsys.readouterr().out
-    assert emulated.description.split()[0] in text and "elementwise" in text and "candidates were not tried" in text
+    assert emulated.description.split()[0] in text and "elementwise" in text
+    assert ("3 candidates were not tried" in text) == (seconds == "0")
+    assert ("workgroup_size = 128: " in text and "column_rows_in_flight = 4: " in text) == (seconds != "0")
     assert (kept_tuning.read(emulated) is None) == ("nothing is kept" in text)
+    assert seconds != "0" or kept_tuning.read(emulated) is None
