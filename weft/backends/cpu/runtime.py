@@ -323,7 +323,7 @@ def _pause() -> tuple[str, str]:
     if machine in ("x86_64", "amd64"):
         return "call void @llvm.x86.sse2.pause()", "declare void @llvm.x86.sse2.pause()\n"
     if machine in ("arm64", "aarch64"):
-        return 'call void asm sideeffect "yield", ""()', ""
+        return "call void @llvm.aarch64.hint(i32 1)", "declare void @llvm.aarch64.hint(i32)\n"
     return "fence seq_cst", ""
 
 
