@@ -207,6 +207,20 @@ def test_arithmetic_of_64_bit_integers_is_exact(gpu, kind):
         np.testing.assert_array_equal(found.numpy(), wanted.astype(found.numpy().dtype), err_msg=name)
 
 
+@pytest.mark.parametrize("kind", ["int8", "int32", "int64", "uint64"])
+def test_shifts_by_the_width_or_more(gpu, kind):
+    """Of 64-bit numbers of bits the upper words count as well."""
+    info = np.iinfo(kind)
+    amounts = [0, 1, 7, 8, 31, 32, 63, 64, -1, 2**32, 2**32 + 1, 2**63 - 1, -(2**32), -(2**63)]
+    y = np.array([one for one in amounts if info.min <= one <= info.max], kind)
+    x = np.array([[1], [3], [info.max], [info.min]], kind)
+    is_less = (y >= 0) & (y < 8 * x.itemsize)
+    some = np.where(is_less, y, 0)
+    a, b = weft.tensor(x, device=gpu), weft.tensor(y, device=gpu)
+    np.testing.assert_array_equal((a << b).numpy(), np.where(is_less, x << some, 0))
+    np.testing.assert_array_equal((a >> b).numpy(), np.where(is_less, x >> some, np.where(x < 0, -1, 0).astype(kind)))
+
+
 @pytest.mark.parametrize("kind", ["int64", "uint64"])
 def test_casts_of_64_bit_integers_round_and_saturate(gpu, kind):
     a, _ = pairs_of(kind)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-# Bodies by (operation, kind of dtype); {T} is the type, {bits} its size, {nan} the name of the test for NaN.
+# Bodies by (operation, kind of dtype); {U} is the type of unsigned integers of its size, {bits} its size, {nan} the
+# name of the test for NaN.
 BODIES = {
-    ("shl", "i"): "if (u32(b) < {bits}u) {{ return a << u32(b); }} return {zero};",
-    ("shr", "i"): "return a >> min(u32(b), {most}u);",
-    ("shl", "u"): "if (b < {T}({bits}u)) {{ return a << u32(b); }} return {zero};",
-    ("shr", "u"): "if (b < {T}({bits}u)) {{ return a >> u32(b); }} return {zero};",
+    # Compared before they are cut to 32 bits; a negative number of bits is a large one.
+    ("shl", "i"): "if (bitcast<{U}>(b) < {U}({bits}u)) {{ return a << u32(b); }} return {zero};",
+    ("shr", "i"): "return a >> select({most}u, u32(b), bitcast<{U}>(b) < {U}({bits}u));",
+    ("shl", "u"): "if (b < {U}({bits}u)) {{ return a << u32(b); }} return {zero};",
+    ("shr", "u"): "if (b < {U}({bits}u)) {{ return a >> u32(b); }} return {zero};",
     ("max", "i"): "return select(b, a, a > b);",
     ("min", "i"): "return select(b, a, a < b);",
     ("max", "u"): "return select(b, a, a > b);",

@@ -278,7 +278,7 @@ class Operations:
                 self.use(f"is_nan_{dtype.name}")
             bits = 8 * dtype.itemsize
             body = BODIES[name, dtype.kind].format(
-                T=kind, bits=bits, most=bits - 1, zero=self.literal(0, dtype), nan=f"is_nan_{dtype.name}",
+                U=f"u{kind[1:]}", bits=bits, most=bits - 1, zero=self.literal(0, dtype), nan=f"is_nan_{dtype.name}",
                 minus_one=self.literal(-1, dtype) if dtype.kind == "i" else "",
             )  # fmt: skip
             parameters = f"a: {kind}" if name in _UNARY else f"a: {kind}, b: {kind}"
