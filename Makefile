@@ -89,6 +89,8 @@ lint: $(VENV)/.has-lint
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy --platform win32
+	$(BIN)/mypy --platform darwin
 
 format: $(VENV)/.has-lint
 	$(BIN)/ruff format .

@@ -9,7 +9,7 @@ all of one or nothing, whatever process writes at the same time. The folder is `
 Machine code is run as it is read. So the folder is made for its owner alone (mode 0700), and it is used only if it
 belongs to this user and no other user may write to it; the same holds for the folders and files inside, where symbolic
 links are not followed. The folder itself may be a link of the user's own. `explain_distrust` says why a folder is not
-used.
+used. Windows has no such modes; there the folder is in the user's profile, which others cannot write to.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import re
 import secrets
 import stat
 import struct
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -39,8 +40,12 @@ _SWEEP_SECONDS = 3600
 _STALE_SECONDS = 3600  # a temporary file this old has no writer any more
 _TOUCH_SECONDS = 600  # how exactly the time of last use is kept
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-_CHECKS = hasattr(os, "geteuid") and os.open in os.supports_dir_fd  # elsewhere there are no such owners and modes
-_NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_HAS_FOLDER_HANDLES = os.open in os.supports_dir_fd  # Windows opens no folders; there paths are used
+_NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_NO_WAITING = getattr(os, "O_NONBLOCK", 0)
+_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
+
+Folder = int | str  # an open folder, or its path where folders cannot be opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +134,7 @@ def _is_foreign(entry: os.DirEntry[str], is_expected: Callable[[int], bool]) -> 
 
 def _fault(about: os.stat_result) -> str:
     """What lets others write to a folder or file, in words; empty for nothing."""
-    if not _CHECKS:
+    if sys.platform == "win32":
         return ""
     if about.st_uid != os.geteuid():
         return f"belongs to user {about.st_uid}, not to you (user {os.geteuid()})"
@@ -139,13 +144,16 @@ def _fault(about: os.stat_result) -> str:
 
 
 @contextlib.contextmanager
-def _open_home(home: str) -> Iterator[int]:
+def _open_home(home: str) -> Iterator[Folder]:
     """The folder, open and checked; what is opened relative to it cannot be replaced concurrently."""
+    if sys.platform == "win32" or not _HAS_FOLDER_HANDLES:
+        yield home
+        return
     link = os.lstat(home)
     elsewhere = "set WEFT_CACHE_DIR to a folder of your own"
-    if _CHECKS and stat.S_ISLNK(link.st_mode) and link.st_uid not in (0, os.geteuid()):
+    if stat.S_ISLNK(link.st_mode) and link.st_uid not in (0, os.geteuid()):
         raise Distrusted(f"{home} is a link that user {link.st_uid} made: {elsewhere}")
-    with _open(home, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)) as handle:
+    with _open(home, _FOLDER | getattr(os, "O_CLOEXEC", 0)) as handle:
         about = os.fstat(handle)
         fault = _fault(about)
         if fault:
@@ -155,17 +163,26 @@ def _open_home(home: str) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _open_shelf(home: int, name: str) -> Iterator[int]:
+def _open_shelf(home: Folder, name: str) -> Iterator[Folder]:
     """A folder inside, open and checked."""
-    with _open(name, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _NO_LINKS, home) as handle:
+    if isinstance(home, str):
+        yield os.path.join(home, name)
+        return
+    with _open(name, _FOLDER | _NO_LINKS, home) as handle:
         if _fault(os.fstat(handle)):
             raise Distrusted(name)
         yield handle
 
 
+def _locate(name: str, within: Folder | None) -> tuple[str, int | None]:
+    """What the system's functions take for a name inside a folder: a path, and the folder that it is relative to."""
+    return (os.path.join(within, name), None) if isinstance(within, str) else (name, within)
+
+
 @contextlib.contextmanager
-def _open(path: str, flags: int, within: int | None = None, mode: int = 0o600) -> Iterator[int]:
-    handle = os.open(path, flags, mode, dir_fd=within)
+def _open(path: str, flags: int, within: Folder | None = None, mode: int = 0o600) -> Iterator[int]:
+    path, top = _locate(path, within)
+    handle = os.open(path, flags, mode, dir_fd=top)
     try:
         yield handle
     finally:
@@ -180,14 +197,15 @@ def make_folder() -> None:
         _make_folder(home)
 
 
-def _make_folder(path: str, within: int | None = None) -> None:
+def _make_folder(path: str, within: Folder | None = None) -> None:
     """A folder for this user alone, whatever the umask, unless there is one."""
+    path, top = _locate(path, within)
     try:
-        os.mkdir(path, 0o700, dir_fd=within)
+        os.mkdir(path, 0o700, dir_fd=top)
     except FileExistsError:
         return
-    if stat.S_IMODE(os.stat(path, dir_fd=within, follow_symlinks=False).st_mode) != 0o700:
-        os.chmod(path, 0o700, dir_fd=within)
+    if stat.S_IMODE(os.stat(path, dir_fd=top, follow_symlinks=False).st_mode) != 0o700:
+        os.chmod(path, 0o700, dir_fd=top)
 
 
 # --- reading and writing ---------------------------------------------------------------------------------------------
@@ -212,7 +230,7 @@ def read(kind: str, key: str) -> bytes | None:
     shelf, name = _folder_and_name(kind, key)
     try:
         with _open_home(home) as top, _open_shelf(top, shelf) as inside:
-            flags = os.O_RDONLY | os.O_NONBLOCK | _NO_LINKS  # a pipe under this name must not be waited for
+            flags = os.O_RDONLY | _NO_WAITING | _NO_LINKS  # a pipe under this name must not be waited for
             with _open(name, flags, inside) as handle:
                 about = os.fstat(handle)
                 if not stat.S_ISREG(about.st_mode) or _fault(about):
@@ -221,7 +239,7 @@ def read(kind: str, key: str) -> bytes | None:
                     data = file.read()
                 if time.time() - about.st_mtime > _TOUCH_SECONDS:
                     with contextlib.suppress(OSError):
-                        os.utime(handle)
+                        _note_use(handle, name, inside)
         magic, length, checksum = _HEADER.unpack_from(data)
     except (OSError, struct.error):
         return None
@@ -229,6 +247,15 @@ def read(kind: str, key: str) -> bytes | None:
     if magic != _MAGIC or length != len(payload) or _checksum(kind, key, payload) != checksum:
         return None
     return payload
+
+
+def _note_use(handle: int, name: str, within: Folder) -> None:
+    """Give an open file the current time."""
+    if os.utime in os.supports_fd:
+        os.utime(handle)
+    else:
+        path, top = _locate(name, within)
+        os.utime(path, dir_fd=top)
 
 
 def write(kind: str, key: str, payload: bytes) -> None:
@@ -268,18 +295,19 @@ def remove(kind: str, key: str) -> bool:
     return True
 
 
-def _replace(inside: int, name: str, data: bytes) -> None:
+def _replace(inside: Folder, name: str, data: bytes) -> None:
     """Write a file beside `name`, then give it that name."""
-    temporary = f"{secrets.token_hex(8)}.tmp"
+    (temporary, top), (target, _) = (_locate(one, inside) for one in (f"{secrets.token_hex(8)}.tmp", name))
     try:
-        with _open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINKS, inside) as handle:
-            os.fchmod(handle, 0o600)
+        with _open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINKS, top) as handle:
+            if sys.platform != "win32":
+                os.fchmod(handle, 0o600)
             with open(handle, "wb", closefd=False) as file:
                 file.write(data)
-        os.replace(temporary, name, src_dir_fd=inside, dst_dir_fd=inside)
+        os.replace(temporary, target, src_dir_fd=top, dst_dir_fd=top)
     except OSError:
         with contextlib.suppress(OSError):
-            os.unlink(temporary, dir_fd=inside)
+            os.unlink(temporary, dir_fd=top)
         raise
 
 
@@ -316,7 +344,7 @@ def sweep(most: int) -> None:
                 os.unlink(file.path)
     flags = os.O_WRONLY | os.O_CREAT | _NO_LINKS
     with contextlib.suppress(OSError), _open_home(home) as top, _open(_SWEPT, flags, top) as handle:
-        os.utime(handle)
+        _note_use(handle, _SWEPT, top)
 
 
 def files() -> list[File]:

@@ -27,9 +27,11 @@ def _of_machine() -> tuple[int, int]:
     fields = _fields("/proc/meminfo")
     if "MemAvailable:" in fields:
         return (fields["MemAvailable:"] + fields.get("SwapFree:", 0)) << 10, fields.get("MemTotal:", 0) << 10
+    if sys.platform == "win32":
+        return sys.maxsize, sys.maxsize
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
+    except (OSError, ValueError):
         return sys.maxsize, sys.maxsize
     return total, total
 

@@ -14,6 +14,7 @@ import os
 import pickle
 import random
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
@@ -224,7 +225,7 @@ class ProcessWorker:
 def _block_interrupts() -> Iterator[None]:
     """Keep SIGINT from processes that are started inside: Ctrl-C goes to all of a terminal's processes, and the parent
     is the one to end its workers."""
-    if not hasattr(signal, "pthread_sigmask"):
+    if sys.platform == "win32":  # which blocks no signals; `_serve` has the workers ignore them
         yield
         return
     resource_tracker.ensure_running()  # its start, which belongs to that of the first process, unblocks SIGINT

@@ -13,6 +13,7 @@ import json
 import mmap
 import os
 import secrets
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from weft.base.errors import DTypeError, FileError, FileFormatError, problem
 MAPPED_BYTES = 1 << 20  # files from this size on are mapped into memory, smaller ones are read
 WRITE_BYTES = 1 << 28  # at most so much in one call of the system
 TEMPORARY = ".tmp"
+_AS_IT_IS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)  # Windows changes line ends unless told otherwise
 
 PathLike = str | os.PathLike[str]
 
@@ -74,7 +76,7 @@ def write_all(handle: int, data: Any) -> None:
 @contextlib.contextmanager
 def create(path: PathLike) -> Iterator[int]:
     """A new file, open for writing; flushed to the disk when the block ends."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _AS_IT_IS, 0o666)
     try:
         yield handle
         os.fsync(handle)
@@ -101,7 +103,9 @@ def replace(who: str, path: PathLike) -> Iterator[int]:
 
 
 def sync_folder(folder: PathLike) -> None:
-    """Flush the names in a folder to the disk, where the file system can do that."""
+    """Flush the names in a folder to the disk, where the system can do that."""
+    if sys.platform == "win32":  # folders cannot be opened there
+        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -87,17 +87,24 @@ def _relocations(data: bytes, sections: list[Section]) -> Iterator[tuple[int, in
                 yield table.info, offset, info & 0xFFFFFFFF, info >> 32, addend
 
 
+def _map_twice(size: int) -> tuple[mmap.mmap, mmap.mmap]:
+    """The same memory, once to write and once to execute."""
+    if sys.platform != "linux":
+        raise _Unknown
+    handle = os.memfd_create("weft-kernels", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(handle, size)
+        written = mmap.mmap(handle, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        return written, mmap.mmap(handle, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_EXEC)
+    finally:
+        os.close(handle)
+
+
 class Piece:
     """One stretch of memory: `written` is where we write it, `address` where it is executed."""
 
     def __init__(self, size: int):
-        handle = os.memfd_create("weft-kernels", os.MFD_CLOEXEC)
-        try:
-            os.ftruncate(handle, size)
-            self.written = mmap.mmap(handle, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-            self.executed = mmap.mmap(handle, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_EXEC)
-        finally:
-            os.close(handle)
+        self.written, self.executed = _map_twice(size)
         self.address: int = np.frombuffer(self.executed, np.uint8).ctypes.data
         self.size, self.used = size, 0
         # Never unmapped: a daemon thread may still run its code while Python shuts down.
@@ -110,7 +117,7 @@ class CodeMemory:
     def __init__(self) -> None:
         self.pieces: list[Piece] = []
         self.available = sys.platform == "linux" and hasattr(os, "memfd_create")
-        if self.available:
+        if sys.platform == "linux" and self.available:
             os.register_at_fork(after_in_child=self._leave_pieces)
 
     def _leave_pieces(self) -> None:

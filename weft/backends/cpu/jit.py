@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import platform
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Any
 from weft.backends.cpu import runtime as cpu_runtime
 from weft.backends.cpu import runtime_gemm
 from weft.backends.cpu.code_memory import CodeMemory
+from weft.backends.cpu.runtime_threads import object_format, system_symbols
 from weft.base import disk
 from weft.base.counters import COUNTERS
 from weft.base.digest import digest
@@ -62,11 +64,14 @@ class Jit:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         self.llvm: Any = llvm
+        triple = llvm.get_default_triple() + object_format(platform.system(), platform.machine())
         self.target = Target(
-            OBJECT_VERSION, llvm.get_default_triple(), llvm.get_host_cpu_name(),
+            OBJECT_VERSION, triple, llvm.get_host_cpu_name(),
             llvm.get_host_cpu_features().flatten(), tuple(llvm.llvm_version_info), llvmlite.__version__,
             OPTIMIZE, RELOCATION, CODE_MODEL, PASSES,
         )  # fmt: skip
+        for name, address in system_symbols().items():
+            llvm.add_symbol(name, address)
         self.features = self.target.features
         self.identity = digest(target=self.target)
         self.machine = self._target_machine()

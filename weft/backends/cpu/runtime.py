@@ -6,8 +6,9 @@ a task by exchanging the word for one less, runs it, and adds one to `done`. The
 goes on to the next step when all are done: it never waits for a worker that is asleep, and a second caller who finds
 the team busy runs its plan alone. Which thread runs a task changes nothing in the result.
 
-Workers are pthreads, made at the first shared step. They spin for `SPIN_NANOSECONDS` after the last task and then sleep
-on a condition variable. `weft_reset` makes the team new in a forked child; `weft_stop` ends it at exit.
+Workers are threads of the system (`runtime_threads`), made at the first shared step. They spin for `SPIN_NANOSECONDS`
+after the last task and then sleep on a condition variable. `weft_reset` makes the team new in a forked
+child; `weft_stop` ends it at exit.
 
 The text below is LLVM IR with short forms that `expand` writes out: `%x = step FIELD` and `%x = plan FIELD` load a
 field of a record (i64, or ptr where that is said), `%x = team FIELD [order]` loads a word of the team,
@@ -20,6 +21,7 @@ import platform
 import re
 
 from weft.backends.cpu.runtime_team import TEAM_FUNCTIONS
+from weft.backends.cpu.runtime_threads import threads_ir
 
 SPIN_NANOSECONDS = 80_000
 MAX_WORKERS = 255
@@ -303,23 +305,13 @@ entry:
 
 declare i64 @llvm.smin.i64(i64, i64)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
-declare i32 @clock_gettime(i32, ptr)
-declare i32 @sched_yield()
-declare i32 @pthread_mutex_init(ptr, ptr)
-declare i32 @pthread_mutex_lock(ptr)
-declare i32 @pthread_mutex_unlock(ptr)
-declare i32 @pthread_cond_init(ptr, ptr)
-declare i32 @pthread_cond_wait(ptr, ptr)
-declare i32 @pthread_cond_broadcast(ptr)
-declare i32 @pthread_create(ptr, ptr, ptr, ptr)
-declare i32 @pthread_join(i64, ptr)
 """
 )
 
 
-def _pause() -> tuple[str, str]:
-    """The instruction that tells the processor we are spinning, and its declaration."""
-    machine = platform.machine().lower()
+def _pause(machine: str) -> tuple[str, str]:
+    """The instruction that tells a processor we are spinning, and its declaration."""
+    machine = machine.lower()
     if machine in ("x86_64", "amd64"):
         return "call void @llvm.x86.sse2.pause()", "declare void @llvm.x86.sse2.pause()\n"
     if machine in ("arm64", "aarch64"):
@@ -358,11 +350,10 @@ def expand(text: str) -> str:
     return _FORMS.sub(write, text)
 
 
-def runtime_ir() -> str:
-    """The runtime as LLVM IR; `runtime_gemm.module_part` belongs into the same module."""
-    pause, declaration = _pause()
+def runtime_ir(system: str = "", machine: str = "") -> str:
+    """The runtime as LLVM IR, for this computer or another; `runtime_gemm.module_part` belongs into the same module."""
+    pause, declaration = _pause(machine or platform.machine())
     text = _RUNTIME.replace("PAUSE", pause).replace("SPIN_NANOSECONDS", str(SPIN_NANOSECONDS))
-    text = text.replace("MONOTONIC", "6" if platform.system() == "Darwin" else "1")
     text = text.replace("TEAM_WORDS", str(_TEAM_WORDS)).replace("TEAM_BYTES", str(8 * _TEAM_WORDS))
     text = text.replace("STEP_BYTES", str(8 * len(STEP_FIELDS)))
-    return expand(text) + declaration
+    return expand(text) + threads_ir(system or platform.system()) + declaration

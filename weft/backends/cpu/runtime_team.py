@@ -71,18 +71,6 @@ none:
   ret i1 false
 }
 
-define internal i64 @clock() {
-entry:
-  %time = alloca [2 x i64]
-  %ok = call i32 @clock_gettime(i32 MONOTONIC, ptr %time)
-  %seconds = load i64, ptr %time
-  %fraction = getelementptr i64, ptr %time, i64 1
-  %ns = load i64, ptr %fraction
-  %whole = mul i64 %seconds, 1000000000
-  %now = add i64 %whole, %ns
-  ret i64 %now
-}
-
 ; A worker's life: help, spin, sleep, until it is told to stop.
 define internal ptr @worker(ptr %nothing) {
 entry:
