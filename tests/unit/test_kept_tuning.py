@@ -6,6 +6,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -116,6 +117,27 @@ def test_a_file_that_others_may_write_is_ignored():
     device = described()
     os.chmod(kept_tuning.write(device, KeptTuning(CHANGES)), 0o666)
     with pytest.warns(RuntimeWarning, match="another user may have written it"):
+        assert kept_tuning.read(device) is None
+
+
+@pytest.mark.parametrize("change", ["written", "removed"])
+def test_a_file_that_another_process_changes_meanwhile_is_not_damaged(change, monkeypatch):
+    """Written after it was looked for, or removed before it is read."""
+    device, read = described(), disk.read
+    if change == "removed":
+        kept_tuning.write(device, KeptTuning(CHANGES))
+
+    def read_meanwhile(kind: str, key: str) -> bytes | None:
+        if change == "removed":
+            disk.remove(kind, key)
+        data = read(kind, key)
+        if change == "written":
+            disk.write(kind, key, b"{}")
+        return data
+
+    monkeypatch.setattr(disk, "read", read_meanwhile)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         assert kept_tuning.read(device) is None
 
 

@@ -61,17 +61,18 @@ def changes_of(tuning: Tuning, usual: Tuning) -> dict[str, Any]:
 
 def read(device: Device) -> KeptTuning | None:
     """What is kept for a device; None where nothing is, or nothing that can be used, of which it warns."""
-    key = _key(device)
-    data = disk.read(disk.TUNING, key) if key else None
+    key, path = _key(device), file_of(device)
+    if key is None or path is None:
+        return None
+    data = disk.read(disk.TUNING, key)
     if data is None:
-        path = file_of(device)
-        if path is not None:
+        if file_of(device) is not None:  # else another process removed it since it was found
             _warn(path, "it is damaged, or another user may have written it")
         return None
     try:
         return _parse(json.loads(data))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        _warn(file_of(device) or "", f"{type(error).__name__}: {error}")
+        _warn(path, f"{type(error).__name__}: {error}")
         return None
 
 
