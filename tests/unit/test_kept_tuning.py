@@ -327,9 +327,31 @@ def test_arguments_that_are_refused(command, monkeypatch):
         with pytest.raises(SystemExit) as stopped:
             command(*arguments)
         assert stopped.value.code == 2
-    monkeypatch.setenv("WEFT_CACHE_LIMIT", "0")
+
+
+@pytest.mark.parametrize("setting", ["no limit", "small limit", "no folder", "a file"])
+def test_tune_searches_nothing_where_nothing_can_be_kept(setting, command, folder, monkeypatch):
+    match setting:
+        case "no limit":
+            monkeypatch.setenv("WEFT_CACHE_LIMIT", "0")
+        case "small limit":
+            monkeypatch.setenv("WEFT_CACHE_LIMIT", "100")
+        case "no folder":
+            monkeypatch.setattr(disk, "folder", lambda: None)
+        case "a file":
+            folder.write_text("")
+    given = finding(monkeypatch, **CHANGES)
     code, text = command("--device", "cpu")
-    assert code != 0 and "no folder to keep the result in" in text
+    assert code != 0 and "in which nothing can be kept" in text and not given
+
+
+def test_a_folder_that_can_be_written_is_left_as_it_was(folder):
+    kept_tuning.write(described(), KeptTuning(CHANGES))
+    before = sorted(path.name for path in folder.rglob("*.*"))
+    kept_tuning.check_writable(described())
+    assert sorted(path.name for path in folder.rglob("*.*")) == before and kept_tuning.read(described()) is not None
+    with pytest.raises(DeviceError, match="which keeps nothing"):
+        kept_tuning.check_writable(described(None))
 
 
 def test_doctor_says_whether_a_device_is_tuned():

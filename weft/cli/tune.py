@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 import weft
-from weft.base import disk
-from weft.base.errors import ConfigError, DeviceError, problem
+from weft.base.errors import ConfigError, problem
 from weft.cli.arguments import amount
 from weft.cli.devices import NOT_COMPUTING
 from weft.plan import kept_tuning
@@ -84,9 +83,7 @@ def show(device: Device, console: Console) -> None:
 
 def tune(device: Device, seconds: float, console: Console) -> int:
     """Search on one device, print what was tried and keep what was found."""
-    if disk.folder() is None or disk.limit() == 0:
-        given = "no folder to keep the result in (WEFT_CACHE_LIMIT=0, or no home directory)"
-        raise problem(DeviceError, "weft tune", given, "a folder of the cache", "set WEFT_CACHE_DIR, WEFT_CACHE_LIMIT")
+    kept_tuning.check_writable(device)  # before minutes are spent
     console.print(Text(f"{device.name}: {device.description}"))
     usual, probes = class_tuning(device), probes_of(device)
     kept = kept_tuning.read(device)

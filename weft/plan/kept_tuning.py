@@ -13,6 +13,7 @@ A file that cannot be used is ignored with a warning that names it. It knows not
 from __future__ import annotations
 
 import json
+import secrets
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -25,6 +26,7 @@ from weft.base.tuning import Tuning
 from weft.plan.device import Device
 
 FORMAT = 1
+LARGEST_FILE = 4096  # bytes, more than any tuning takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +80,27 @@ def read(device: Device) -> KeptTuning | None:
 
 def write(device: Device, kept: KeptTuning) -> str:
     """Keep a tuning for a device and return the path of its file; DeviceError where nothing can be kept."""
-    key = _key(device)
     text = json.dumps({"changes": dict(kept.changes), "gains": dict(kept.gains), "made": kept.made}, sort_keys=True)
+    return _write(device, _key(device), text.encode())
+
+
+def check_writable(device: Device) -> None:
+    """Raise DeviceError where nothing can be kept for a device: write a file beside its own, and remove it."""
+    key = None if _key(device) is None else digest(trial=secrets.token_hex(16))
+    _write(device, key, bytes(LARGEST_FILE))
     if key is not None:
-        disk.write(disk.TUNING, key, text.encode())
-        path = file_of(device)
-        if path is not None and disk.read(disk.TUNING, key) == text.encode():
+        disk.remove(disk.TUNING, key)
+
+
+def _write(device: Device, key: str | None, data: bytes) -> str:
+    """Write a file and return its path."""
+    if key is not None:
+        disk.write(disk.TUNING, key, data)
+        path = disk.find(disk.TUNING, key)
+        if path is not None and disk.read(disk.TUNING, key) == data:
             return path
-    given = f"the folder {disk.folder()}, in which nothing can be kept" if key else f"{device}, which keeps nothing"
+    folder = disk.folder() or "of a user without a home"
+    given = f"the folder {folder}, in which nothing can be kept" if key else f"{device}, which keeps nothing"
     fix = "set WEFT_CACHE_DIR to a folder of your own, and WEFT_CACHE_LIMIT to more than 0; `weft doctor` says more"
     raise problem(DeviceError, "tuning", given, "a folder that can be written", fix)
 
