@@ -306,6 +306,15 @@ def test_tune_starts_at_what_was_kept_and_resets_it(command, monkeypatch, small)
     assert code == 0 and "nothing was kept" in text
 
 
+def test_what_cannot_be_removed_is_not_called_removed(command):
+    """A folder in place of the file stands for one in a folder that the user may not write to."""
+    path = Path(kept_tuning.write(weft.get_device("cpu"), KeptTuning(CHANGES)))
+    path.unlink()
+    path.mkdir()
+    code, text = command("--device", "cpu", "--reset")
+    assert code != 0 and str(path) in text and "nothing was kept" not in text
+
+
 def test_tune_reports_a_candidate_that_changes_results(command, monkeypatch, small):
     finding(monkeypatch, Trial("max_tasks = 3", WRONG, reason="of sum"))
     code, text = command("--device", "cpu")

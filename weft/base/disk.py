@@ -284,13 +284,13 @@ def find(kind: str, key: str) -> str | None:
 
 
 def remove(kind: str, key: str) -> bool:
-    """Remove what is kept under `key`; whether there was anything."""
+    """Remove what is kept under `key`; whether there was anything. OSError where it cannot be removed."""
     path = find(kind, key)
     if path is None:
         return False
     try:
         os.unlink(path)
-    except OSError:
+    except FileNotFoundError:  # another process was faster
         return False
     return True
 
