@@ -9,6 +9,7 @@ import pytest
 
 from weft.base.errors import DeviceError
 from weft.base.tuning import Tuning
+from weft.plan.device import DeviceLost
 from weft.profiling import tune
 from weft.profiling.tune import IMPOSSIBLE, KEPT, NO_EFFECT, NO_GAIN, TIMED, WRONG, Search
 
@@ -117,6 +118,21 @@ def test_a_candidate_that_does_not_run_is_left_out():
     found = Search([Probe("map", cost, clock)], usual, {"workgroup_size": (32, 8)}, 1e9, clock=clock).run()
     assert found.tuning.workgroup_size == 8
     assert found.trials[0].outcome == IMPOSSIBLE and found.trials[0].reason == "out of registers"
+
+
+def test_a_device_that_is_lost_ends_the_search_with_the_candidate_that_lost_it():
+    clock, trials = Clock(), []
+
+    def cost(tuning: Tuning) -> float:
+        if tuning.workgroup_size == 32:
+            raise DeviceLost("the device does not answer")
+        return 1 / tuning.workgroup_size
+
+    probe, usual = Probe("map", cost, clock), replace(USUAL, workgroup_size=1)
+    search = Search([probe], usual, {"workgroup_size": (8, 32, 16)}, 1e9, clock=clock, report=trials.append)
+    with pytest.raises(DeviceLost, match="does not answer"):
+        search.run()
+    assert [trial.candidate for trial in trials] == ["workgroup_size = 8", "workgroup_size = 32"]
 
 
 def test_the_search_ends_when_its_seconds_are_over():
