@@ -256,7 +256,7 @@ def command(capsys, monkeypatch):
     return run
 
 
-def finding(monkeypatch, *trials: Trial, **changes: Any) -> list[Any]:
+def finding(monkeypatch, *trials: Trial, is_interrupted: bool = False, **changes: Any) -> list[Any]:
     """Searches find these changes, at once; returns what they are given."""
     given: list[Any] = []
 
@@ -264,7 +264,7 @@ def finding(monkeypatch, *trials: Trial, **changes: Any) -> list[Any]:
         def __init__(self, probes, usual, fields, seconds, earlier=None, report=None):
             given.append((seconds, earlier))
             self.times = {probe.name: (2.0, 1.0 if changes else 2.0) for probe in probes}
-            self.found = Found(replace(usual, **changes), list(trials), self.times, left_out=3)
+            self.found = Found(replace(usual, **changes), list(trials), self.times, 3, is_interrupted)
             for trial in trials:
                 report(trial)
 
@@ -304,6 +304,17 @@ def test_tune_starts_at_what_was_kept_and_resets_it(command, monkeypatch, small)
     assert code == 0 and "removed" in text and kept_tuning.read(device) is None
     code, text = command("--device", "cpu", "--reset")
     assert code == 0 and "nothing was kept" in text
+
+
+@pytest.mark.parametrize("changes", [{"max_tasks": 9}, {}], ids=["something found", "nothing found"])
+def test_an_interrupted_search_keeps_what_it_found_and_removes_nothing(changes, command, monkeypatch, small):
+    device = weft.get_device("cpu")
+    kept_tuning.write(device, KeptTuning(CHANGES))
+    finding(monkeypatch, is_interrupted=True, **changes)
+    code, text = command("--device", "cpu", "--device", "cpu")
+    kept = kept_tuning.read(device)
+    assert code == 130 and "interrupted" in text and text.count("softmax of rows") == 1
+    assert kept is not None and kept.changes == (changes or CHANGES)
 
 
 def test_what_cannot_be_removed_is_not_called_removed(command):

@@ -11,7 +11,7 @@ from weft.base.errors import DeviceError
 from weft.base.tuning import Tuning
 from weft.plan.device import DeviceLost
 from weft.profiling import tune
-from weft.profiling.tune import IMPOSSIBLE, KEPT, NO_EFFECT, NO_GAIN, TIMED, WRONG, Search
+from weft.profiling.tune import IMPOSSIBLE, INTERRUPTED, KEPT, NO_EFFECT, NO_GAIN, TIMED, WRONG, Search
 
 pytestmark = pytest.mark.unit
 
@@ -133,6 +133,27 @@ def test_a_device_that_is_lost_ends_the_search_with_the_candidate_that_lost_it()
     with pytest.raises(DeviceLost, match="does not answer"):
         search.run()
     assert [trial.candidate for trial in trials] == ["workgroup_size = 8", "workgroup_size = 32"]
+
+
+def test_an_interrupt_ends_the_search_with_what_was_found_until_then():
+    clock, interrupts = Clock(), []
+
+    class Interrupted(Run):
+        def seconds(self) -> float:
+            interrupts.append(1)
+            raise KeyboardInterrupt
+
+    class InterruptedProbe(Probe):
+        def compile(self, tuning: Tuning) -> Run:
+            run = super().compile(tuning)
+            return Interrupted(run.form, run.time, clock) if tuning.workgroup_size == 32 else run
+
+    usual = replace(USUAL, workgroup_size=1)
+    probe = InterruptedProbe("map", lambda tuning: 1 / tuning.workgroup_size, clock)
+    found = Search([probe], usual, {"workgroup_size": (8, 32, 16)}, 1e9, clock=clock).run()
+    assert found.is_interrupted and len(interrupts) == 1
+    assert found.tuning.workgroup_size == 8 and found.times == {"map": (1.0, 0.125)}
+    assert [trial.outcome for trial in found.trials] == [KEPT, INTERRUPTED]
 
 
 def test_the_search_ends_when_its_seconds_are_over():

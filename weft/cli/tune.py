@@ -18,7 +18,7 @@ from weft.plan import kept_tuning
 from weft.plan.device import Device
 from weft.plan.kept_tuning import KeptTuning, changes_of, class_tuning
 from weft.profiling.tables import rate_text
-from weft.profiling.tune import IMPOSSIBLE, KEPT, NO_EFFECT, WRONG, Found, Search, Trial
+from weft.profiling.tune import IMPOSSIBLE, INTERRUPTED, KEPT, NO_EFFECT, WRONG, Found, Search, Trial
 from weft.profiling.tune_probes import DeviceProbe, probes_of, searched_fields
 
 SECONDS = 120.0
@@ -101,18 +101,20 @@ def tune(device: Device, seconds: float, console: Console) -> int:
         gains = {name: before / after for name, (before, after) in found.times.items() if before != after}
         path = kept_tuning.write(device, KeptTuning(changes, gains, datetime.date.today().isoformat()))
         console.print(Text(f"Kept, and used by every process that opens the device from now on: {path}"))
-    else:
+    elif not found.is_interrupted:
         kept_tuning.remove(device)
         console.print(Text("The defaults of its class are as fast: nothing is kept."))
     for trial in found.faults:
         console.print(
             Text(f"{trial.candidate} changes the results {trial.reason}. It is not used. Please report this.", "red")
         )
+    if found.is_interrupted:
+        raise KeyboardInterrupt  # of other devices nothing is searched
     return 1 if found.faults else 0
 
 
 def _print_trial(trial: Trial, console: Console) -> None:
-    gain = f"{trial.gain:5.2f} x" if trial.outcome not in (NO_EFFECT, IMPOSSIBLE, WRONG) else " " * 7
+    gain = f"{trial.gain:5.2f} x" if trial.outcome not in (NO_EFFECT, IMPOSSIBLE, WRONG, INTERRUPTED) else " " * 7
     reason = trial.reason.partition("\n")[0]
     console.print(Text(f"{gain}  {trial.candidate}: {trial.outcome} {reason}".rstrip(), STYLES.get(trial.outcome, "")))
 

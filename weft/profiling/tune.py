@@ -12,7 +12,8 @@ What an earlier search found is the first candidate.
 A candidate is timed in rounds that alternate with those of the best so far, on the probes whose plans differ; the least
 time counts. It is kept only where it is clearly faster (`MARGIN`) and makes no probe clearly slower, twice. At the end
 what is kept is timed against the class's tuning once more. Results of each candidate are compared bit for bit: one that
-changes them is refused, and reported as a fault of Weft. When the seconds are over, what was found until then counts.
+changes them is refused, and reported as a fault of Weft. When the seconds are over, and after Ctrl-C, what was found
+until then counts.
 
 It knows neither devices nor files: `weft.profiling.tune_probes` has the probes of a device, `weft.plan.kept_tuning` the
 files.
@@ -38,6 +39,7 @@ SPEED_UNIT = 1000  # the speed of the fastest tile
 
 KEPT, NO_GAIN, NO_EFFECT = "kept", "no gain", "no effect"
 TIMED, IMPOSSIBLE, WRONG = "timed", "does not run here", "changes results"
+INTERRUPTED = "interrupted"
 
 
 class Run(Protocol):
@@ -78,12 +80,13 @@ class Trial:
 @dataclass(slots=True)
 class Found:
     """What a search found: `times` are the seconds of each probe with the tuning of the device's class and with
-    `tuning`. `left_out` counts candidates for which there was no time."""
+    `tuning`. `left_out` counts candidates for which there was no time. `is_interrupted` where Ctrl-C ended it."""
 
     tuning: Tuning
     trials: list[Trial] = field(default_factory=list)
     times: dict[str, tuple[float, float]] = field(default_factory=dict)
     left_out: int = 0
+    is_interrupted: bool = False
 
     @property
     def faults(self) -> list[Trial]:
@@ -111,10 +114,19 @@ class Search:
         self._best: Runs = {}  # with the tuning that is the best so far
 
     def run(self) -> Found:
-        """Search."""
+        """Search. Ctrl-C ends the search with what was found until then; a second one is raised."""
         self._best = {name: probe.compile(self.usual) for name, probe in self.probes.items()}
         usual = dict(self._best)
         self._results = {name: run.results() for name, run in usual.items()}
+        try:
+            self._try_candidates()
+        except KeyboardInterrupt:
+            self.found.is_interrupted = True
+            self._note(Trial("the search", INTERRUPTED))
+        self._confirm(usual)
+        return self.found
+
+    def _try_candidates(self) -> None:
         if self.earlier is not None and self.earlier != self.usual:
             self._try("what was kept before", self.earlier)
         for form in dict.fromkeys([_form(tile) for probe in self.probes.values() for tile in probe.tiles]):
@@ -122,8 +134,6 @@ class Search:
         for _ in range(PASSES):
             if not self._search_fields() or self._is_over():
                 break
-        self._confirm(usual)
-        return self.found
 
     # --- tiles ---
 
