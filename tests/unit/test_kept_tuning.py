@@ -337,6 +337,12 @@ def test_tune_on_the_cpu(command, small):
     assert code == 0 and "softmax of rows" in text and "GB/s" in text and "convolution" in text
 
 
+def test_a_search_without_time_says_nothing_of_speeds(command, small):
+    code, text = command("--device", "cpu", "--seconds", "0")
+    assert code == 0 and "14 candidates were not tried" in text
+    assert "Nothing was found that is clearly faster" in text and "as fast" not in text
+
+
 def test_arguments_that_are_refused(command, monkeypatch):
     code, text = command("--device", "null")
     assert code == 2 and "given 'null'; expected a device that runs kernels" in text

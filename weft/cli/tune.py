@@ -103,7 +103,7 @@ def tune(device: Device, seconds: float, console: Console) -> int:
         console.print(Text(f"Kept, and used by every process that opens the device from now on: {path}"))
     elif not found.is_interrupted:
         kept_tuning.remove(device)
-        console.print(Text("The defaults of its class are as fast: nothing is kept."))
+        console.print(Text("Nothing was found that is clearly faster than the defaults of its class: nothing is kept."))
     for trial in found.faults:
         console.print(
             Text(f"{trial.candidate} changes the results {trial.reason}. It is not used. Please report this.", "red")
