@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
 import weft
 from tests.unit.fake_driver import FakeGpu
 from tests.unit.test_gpu_backend import array, expected, two_steps
+from weft.base.capabilities import Limits
+from weft.compiler.memory.report import too_large
 
 pytestmark = pytest.mark.unit
 
@@ -153,3 +158,17 @@ def test_what_is_available_counts_nothing_of_the_plan_that_failed():
     with pytest.raises(weft.OutOfMemoryError) as caught:
         weft.eval(small, large)
     assert f"at most {free / 1024:.1f} KiB" in str(caught.value) and backend.memory()[0] == free
+
+
+@pytest.mark.parametrize("allocation_bytes", [0, 40_960, 57_344])
+def test_the_size_of_an_allocation_is_the_reason_only_where_a_tensor_is_larger(allocation_bytes):
+    """Of a driver that has no 56,000 bytes in one piece although it says that 70,000 are available."""
+    step = weft.compile(lambda x: x * 2 + 1)
+    step(weft.tensor(array(700, 20), device=FakeGpu().device))
+    backend = SimpleNamespace(memory=lambda: (70_000, 80_000))
+    device: Any = SimpleNamespace(limits=Limits(allocation_bytes=allocation_bytes), backend=backend)
+    said = str(too_large("step", step.plan.plan, {}, device, [(700, 20)]))
+    if allocation_bytes == 40_960:
+        assert "at most 40.0 KiB, the largest allocation" in said and "a batch of at most about 486" in said
+    else:
+        assert "at most 68.4 KiB, which are available" in said and "Fix: use smaller tensors" in said

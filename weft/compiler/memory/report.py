@@ -116,7 +116,7 @@ def too_large(who: str, plan: Plan, names: dict[int, str], device: Any, shapes: 
         f"temporaries {size_text(report.arena_bytes)}). Its largest tensors: {named}"
     )
     most = device.limits.allocation_bytes
-    if most and largest and asked <= available:  # one of its tensors is more than an allocation
+    if most and largest and asked <= available and most < largest[0].nbytes:  # which is one allocation
         asked, available = largest[0].nbytes, most
     expected = describe_available(device, asked)
     extents = Counter(shape[0] for shape in shapes if shape)
