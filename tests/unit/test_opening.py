@@ -100,3 +100,19 @@ def test_a_backend_closes_its_driver_where_it_cannot_describe_the_device(monkeyp
     with pytest.raises(DeviceError, match="no description"):
         FakeGpu(kind=FailsWhenDescribed)
     assert FailsWhenDescribed.closed == 1 and registered() == before
+
+
+class FailsToClose(FakeDriver):
+    def close(self) -> None:
+        raise DeviceError("nothing is released")
+
+
+def test_the_reason_is_told_where_closing_fails_too(monkeypatch):
+    def fail(*args, **named):
+        raise DeviceError("no description")
+
+    before = registered()
+    monkeypatch.setattr("tests.unit.fake_driver.Device", fail)
+    with pytest.raises(DeviceError, match="no description"):
+        FakeGpu(kind=FailsToClose)
+    assert registered() == before

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import overload
 
 from weft.backends.gpu.driver import Driver
+from weft.base.errors import WeftError
 from weft.base.locks import new_lock
 from weft.plan.device import Device
 
@@ -16,11 +17,13 @@ _opening = new_lock()
 
 @contextlib.contextmanager
 def close_on_failure(driver: Driver) -> Iterator[None]:
-    """Around what opens a device: where it fails, what was opened until then is released."""
+    """Around what opens a device: where it fails, what was opened until then is released. A driver that fails there,
+    too, as a lost device does, does not hide why the device was not opened."""
     try:
         yield
     except BaseException:
-        driver.close()
+        with contextlib.suppress(WeftError):
+            driver.close()
         raise
 
 
