@@ -67,7 +67,7 @@ class Tuning:
     max_batched_launches: int = 24  # small launches that become one, so that the text of a kernel stays short
     max_batched_buffers: int = 48  # buffers of all of them
     max_concurrent_workgroups: int = 256  # of a launch that becomes one with others: more occupy a GPU; 0: none does
-    # (name, speed) of tiles of products, as `kernels.gpu.product_tiles` names them; none: its defaults. Only ratios count.
+    # (name, speed) of tiles of products (`kernels.gpu.product_tiles`); none: the defaults there. Only ratios count.
     product_speeds: tuple[tuple[str, int], ...] = ()
 
     # Fusion: which values share a kernel.
