@@ -15,6 +15,7 @@ import numpy as np
 from weft.base.dtypes import DType, DTypeLike, as_dtype, finfo, int64, integer_bounds
 from weft.base.errors import DTypeError, RangeError, ShapeError, problem
 from weft.base.state import SETTINGS, STATE
+from weft.core.creation import make_leaf
 from weft.core.device import get
 from weft.core.lift import lift
 from weft.core.size_arguments import checked_shape
@@ -35,7 +36,7 @@ EXACT_BITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}  # who
 def _draw(generator: Generator | None, device: Any, count: int, sample: Callable[..., Node], *args: Any) -> Tensor:
     """A tensor of `sample(state, draw, *args)`, which makes `count` draws."""
     state, draw = (generator or default_generator).draw(device, count)
-    return Tensor(sample(state, draw, *args))
+    return make_leaf(sample(state, draw, *args), False)
 
 
 def _values(x: Tensor) -> np.ndarray | None:
@@ -268,7 +269,7 @@ def randint_like(
     kind = input.dtype if dtype is None else as_dtype("randint_like", dtype)
     checked = integer_range("randint_like", 0 if low is None else low, high, kind)
     target = input.device if device is None else get(device)
-    return Tensor(whole_numbers(generator, *checked, input.shape, kind, target)).requires_grad_(requires_grad)
+    return make_leaf(whole_numbers(generator, *checked, input.shape, kind, target), requires_grad)
 
 
 # ---- methods that write to their tensor -----------------------------------------------------------------------------
