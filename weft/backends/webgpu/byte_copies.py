@@ -25,7 +25,7 @@ fn {name}(@builtin(global_invocation_id) lane: vec3<u32>, @builtin(num_workgroup
         var made = to[word];
         for (var k = 0u; k < 4u; k++) {{
             let at = (word << 2u) + k;
-            if (at >= first && at < end) {{
+            if ((at >= first) & (at < end)) {{
                 made = insertBits(made, {byte}, 8u * k, 8u);
             }}
         }}

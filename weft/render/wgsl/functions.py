@@ -14,15 +14,15 @@ BODIES = {
     ("min", "i"): "return select(b, a, a < b);",
     ("max", "u"): "return select(b, a, a > b);",
     ("min", "u"): "return select(b, a, a < b);",
-    ("max", "f"): "return select(b, a, a > b || {nan}(a));",
-    ("min", "f"): "return select(b, a, a < b || {nan}(a));",
+    ("max", "f"): "return select(b, a, (a > b) | {nan}(a));",
+    ("min", "f"): "return select(b, a, (a < b) | {nan}(a));",
     ("div", "u"): "if (b == {zero}) {{ return {zero}; }} return a / b;",
     ("mod", "u"): "if (b == {zero}) {{ return {zero}; }} return a % b;",
     ("div", "i"): "if (b == {zero}) {{ return {zero}; }} if (b == {minus_one}) {{ return {zero} - a; }} "
-    "let whole = a / b; return whole - select({zero}, {zero} - {minus_one}, whole * b != a && (a ^ b) < {zero});",
+    "let whole = a / b; return whole - select({zero}, {zero} - {minus_one}, (whole * b != a) & ((a ^ b) < {zero}));",
     # Vulkan leaves `%` of a negative number undefined.
-    ("mod", "i"): "if (b == {zero} || b == {minus_one}) {{ return {zero}; }} let rest = a - a / b * b; "
-    "return select(rest, rest + b, rest != {zero} && (rest ^ b) < {zero});",
+    ("mod", "i"): "if ((b == {zero}) | (b == {minus_one})) {{ return {zero}; }} let rest = a - a / b * b; "
+    "return select(rest, rest + b, (rest != {zero}) & ((rest ^ b) < {zero}));",
 }  # fmt: skip
 
 FUNCTIONS = {
@@ -39,20 +39,21 @@ FUNCTIONS = {
     let first = hide_f32(hide_f32(a) / b);
     let inverse = 1.0f / b;
     let near = fma(fma(-first, b, a), inverse, first);
-    let is_first_regular = abs(first) > 1e-30f && abs(first) < 1e30f;
-    let is_regular = is_first_regular && abs(a) > 1e-30f && abs(b) > 1.2e-38f && abs(b) < 8e37f;
+    let is_first_regular = (abs(first) > 1e-30f) & (abs(first) < 1e30f);
+    let is_regular = is_first_regular & (abs(a) > 1e-30f) & (abs(b) > 1.2e-38f) & (abs(b) < 8e37f);
     return select(first, fma(fma(-near, b, a), inverse, near), is_regular);
 }""",
     "sqrt_rounded": """fn sqrt_rounded(a: f32) -> f32 {
     let first = hide_f32(sqrt(a));
     let inverse = 0.5f / first;
     let near = fma(fma(-first, first, a), inverse, first);
-    return select(first, fma(fma(-near, near, a), inverse, near), a > 1e-30f && a < 1e38f);
+    return select(first, fma(fma(-near, near, a), inverse, near), (a > 1e-30f) & (a < 1e38f));
 }""",
     # Dekker's product and Knuth's sum: what each rounds off is added at the end.
     "fma_of_parts": """fn fma_of_parts(a: f32, b: f32, c: f32) -> f32 {
     let product = a * b;
-    if (abs(a) > 1e30f || abs(b) > 1e30f || !(abs(product) > 1e-30f && abs(product) < 1e38f)) { return product + c; }
+    let is_near = (abs(a) <= 1e30f) & (abs(b) <= 1e30f);
+    let is_regular = is_near & (abs(product) > 1e-30f) & (abs(product) < 1e38f);
     let a_high = bitcast<f32>(bitcast<u32>(a) & 0xfffff000u);
     let b_high = bitcast<f32>(bitcast<u32>(b) & 0xfffff000u);
     let a_low = hide_f32(a) - a_high;
@@ -65,13 +66,13 @@ FUNCTIONS = {
     let added = hide_f32(total) - product;
     let left = hide_f32(total) - hide_f32(added);
     let lost = (product - hide_f32(left)) + (c - hide_f32(added));
-    return total + (hide_f32(lost) + error);
+    return select(product + c, total + (hide_f32(lost) + error), is_regular);
 }""",
     # C's fmod: by subtraction of shifted integers, which is exact.
     "fmod_float32": """fn fmod_float32(a: f32, b: f32) -> f32 {
     let x = bitcast<u32>(a) & 0x7fffffffu;
     let y = bitcast<u32>(b) & 0x7fffffffu;
-    if (x >= 0x7f800000u || y > 0x7f800000u || y == 0u) { return bitcast<f32>(0x7fc00000u); }
+    if ((x >= 0x7f800000u) | (y > 0x7f800000u) | (y == 0u)) { return bitcast<f32>(0x7fc00000u); }
     if (x < y) { return a; }
     let low = max(i32(y >> 23u), 1);
     let divisor = select(y & 0x7fffffu, (y & 0x7fffffu) | 0x800000u, (y >> 23u) != 0u);
@@ -90,14 +91,14 @@ FUNCTIONS = {
     "mod_large_float32": """fn mod_large_float32(needed: bool, ordinary: f32, a: f32, b: f32) -> f32 {
     if (!needed) { return ordinary; }
     let rest = fmod_float32(a, b);
-    return select(rest, rest + b, !(rest == 0.0f) && (rest < 0.0f) != (b < 0.0f));
+    return select(rest, rest + b, !(rest == 0.0f) & ((rest < 0.0f) != (b < 0.0f)));
 }""",
     "floor_divide_large_float32": """fn floor_divide_large_float32(needed: bool, ordinary: f32, a: f32, b: f32) -> f32 {
     if (!needed) { return ordinary; }
     let rest = fmod_float32(a, b);
     let ratio = divide(a, b);
     var quotient = divide(a - rest, b);
-    if (!(rest == 0.0f) && (rest < 0.0f) != (b < 0.0f)) { quotient -= 1.0f; }
+    if (!(rest == 0.0f) & ((rest < 0.0f) != (b < 0.0f))) { quotient -= 1.0f; }
     var whole = floor(quotient);
     if (0.5f < quotient - whole) { whole += 1.0f; }
     if (quotient == 0.0f) { whole = ratio * hide_f32(0.0f); }

@@ -24,40 +24,41 @@ FUNCTIONS = {
 }""",
     "pair_mul": "fn pair_mul(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> "
     "{ return vec2<u32>(a.x * b.x, word_mulhi(a.x, b.x) + a.x * b.y + a.y * b.x); }",
-    "pair_eq": "fn pair_eq(a: vec2<u32>, b: vec2<u32>) -> bool { return a.x == b.x && a.y == b.y; }",
+    "pair_eq": "fn pair_eq(a: vec2<u32>, b: vec2<u32>) -> bool { return (a.x == b.x) & (a.y == b.y); }",
     "pair_lt_s": "fn pair_lt_s(a: vec2<u32>, b: vec2<u32>) -> bool "
-    "{ return i32(a.y) < i32(b.y) || (a.y == b.y && a.x < b.x); }",
-    "pair_lt_u": "fn pair_lt_u(a: vec2<u32>, b: vec2<u32>) -> bool { return a.y < b.y || (a.y == b.y && a.x < b.x); }",
+    "{ return (i32(a.y) < i32(b.y)) | ((a.y == b.y) & (a.x < b.x)); }",
+    "pair_lt_u": "fn pair_lt_u(a: vec2<u32>, b: vec2<u32>) -> bool "
+    "{ return (a.y < b.y) | ((a.y == b.y) & (a.x < b.x)); }",
     "pair_shl": """fn pair_shl(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
-    if (b.y != 0u || b.x >= 64u) { return vec2<u32>(0u, 0u); }
+    if ((b.y != 0u) | (b.x >= 64u)) { return vec2<u32>(0u, 0u); }
     if (b.x >= 32u) { return vec2<u32>(0u, a.x << (b.x - 32u)); }
     if (b.x == 0u) { return a; }
     return vec2<u32>(a.x << b.x, (a.y << b.x) | (a.x >> (32u - b.x)));
 }""",
     "pair_shr_u": """fn pair_shr_u(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
-    if (b.y != 0u || b.x >= 64u) { return vec2<u32>(0u, 0u); }
+    if ((b.y != 0u) | (b.x >= 64u)) { return vec2<u32>(0u, 0u); }
     if (b.x >= 32u) { return vec2<u32>(a.y >> (b.x - 32u), 0u); }
     if (b.x == 0u) { return a; }
     return vec2<u32>((a.x >> b.x) | (a.y << (32u - b.x)), a.y >> b.x);
 }""",
     "pair_shr_s": """fn pair_shr_s(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     let sign = u32(i32(a.y) >> 31u);
-    if (b.y != 0u || b.x >= 64u) { return vec2<u32>(sign, sign); }
+    if ((b.y != 0u) | (b.x >= 64u)) { return vec2<u32>(sign, sign); }
     if (b.x >= 32u) { return vec2<u32>(u32(i32(a.y) >> (b.x - 32u)), sign); }
     if (b.x == 0u) { return a; }
     return vec2<u32>((a.x >> b.x) | (a.y << (32u - b.x)), u32(i32(a.y) >> b.x));
 }""",
     # Quotient and remainder of unsigned integers, bit by bit; of 32-bit ones by the hardware.
     "pair_divmod": """fn pair_divmod(a: vec2<u32>, b: vec2<u32>) -> vec4<u32> {
-    if (b.x == 0u && b.y == 0u) { return vec4<u32>(0u, 0u, 0u, 0u); }
-    if (a.y == 0u && b.y == 0u) { return vec4<u32>(a.x / b.x, 0u, a.x % b.x, 0u); }
+    if ((b.x | b.y) == 0u) { return vec4<u32>(0u, 0u, 0u, 0u); }
+    if ((a.y | b.y) == 0u) { return vec4<u32>(a.x / b.x, 0u, a.x % b.x, 0u); }
     var quotient = vec2<u32>(0u, 0u);
     var rest = vec2<u32>(0u, 0u);
     for (var i = 63; i >= 0; i--) {
         let carry = rest.y >> 31u;
         let bit = select((a.x >> u32(i & 31)) & 1u, (a.y >> u32(i & 31)) & 1u, i >= 32);
         rest = vec2<u32>((rest.x << 1u) | bit, (rest.y << 1u) | (rest.x >> 31u));
-        if (carry != 0u || !pair_lt_u(rest, b)) {
+        if ((carry != 0u) | !pair_lt_u(rest, b)) {
             rest = pair_sub(rest, b);
             if (i >= 32) { quotient.y |= 1u << u32(i - 32); } else { quotient.x |= 1u << u32(i); }
         }
@@ -69,12 +70,12 @@ FUNCTIONS = {
     "pair_div_s": """fn pair_div_s(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     let both = pair_divmod(pair_abs(a), pair_abs(b));
     if (((a.y ^ b.y) >> 31u) == 0u) { return both.xy; }
-    let exact = both.z == 0u && both.w == 0u;
+    let exact = (both.z | both.w) == 0u;
     return pair_sub(pair_neg(both.xy), vec2<u32>(select(1u, 0u, exact), 0u));
 }""",
     "pair_mod_s": """fn pair_mod_s(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     let rest = pair_divmod(pair_abs(a), pair_abs(b)).zw;
-    if (rest.x == 0u && rest.y == 0u) { return rest; }
+    if ((rest.x | rest.y) == 0u) { return rest; }
     let signed_rest = select(rest, pair_neg(rest), (a.y >> 31u) != 0u);
     if (((a.y ^ b.y) >> 31u) == 0u) { return signed_rest; }
     return pair_add(signed_rest, b);
@@ -90,7 +91,7 @@ FUNCTIONS = {
     let moved = pair_shl(a, vec2<u32>(zeros, 0u));
     let kept = moved.y >> 8u;
     let rest = moved.y & 0xffu;
-    let up = rest > 0x80u || (rest == 0x80u && (moved.x != 0u || (kept & 1u) != 0u));
+    let up = (rest > 0x80u) | ((rest == 0x80u) & ((moved.x | (kept & 1u)) != 0u));
     return f32(kept + u32(up)) * bitcast<f32>((127u + 40u - zeros) << 23u);
 }""",
     "float32_of_word": """fn float32_of_word(a: u32) -> f32 {
@@ -99,7 +100,7 @@ FUNCTIONS = {
     let moved = a << zeros;
     let kept = moved >> 8u;
     let rest = moved & 0xffu;
-    let up = rest > 0x80u || (rest == 0x80u && (kept & 1u) != 0u);
+    let up = (rest > 0x80u) | ((rest == 0x80u) & ((kept & 1u) != 0u));
     return f32(kept + u32(up)) * bitcast<f32>((127u + 8u - zeros) << 23u);
 }""",
     "float32_of_pair_s": "fn float32_of_pair_s(a: vec2<u32>) -> f32 "
@@ -113,7 +114,7 @@ FUNCTIONS = {
 }""",
     "pair_of_float32_u": """fn pair_of_float32_u(a: f32) -> vec2<u32> {
     let bits = bitcast<u32>(a);
-    if ((bits & 0x7fffffffu) > 0x7f800000u || (bits >> 31u) != 0u) { return vec2<u32>(0u, 0u); }
+    if (((bits & 0x7fffffffu) > 0x7f800000u) | ((bits >> 31u) != 0u)) { return vec2<u32>(0u, 0u); }
     if (bits >= 0x5f800000u) { return vec2<u32>(0xffffffffu, 0xffffffffu); }
     return pair_of_size(bits);
 }""",

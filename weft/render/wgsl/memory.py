@@ -297,7 +297,7 @@ class Memory:
             values[k] = f"{copy.target}_valid{self.count}_{k}"
             lines += [f"var {values[k]} = {zero};", f"if ({k} < {valid}) {{ {values[k]} = {value}; }}"]
         lines += self.write(plain, values)
-        return [f"if ({' && '.join(tests)}) {{", *[f"    {one}" for one in whole], "} else {",
+        return [f"if ({' & '.join(f'({test})' for test in tests)}) {{", *[f"    {one}" for one in whole], "} else {",
                 *[f"    {one}" for one in lines], "}"]  # fmt: skip
 
     def alignment_tests(self, name: str, index: Index) -> list[str]:

@@ -3,7 +3,8 @@
 WGSL has 32-bit numbers: 8- and 16-bit integers are computed in 32 bits and cut off, 16-bit floats are their bits,
 64-bit integers are the device's where it has them, else pairs of words. Compilers may assume that there is no NaN, so
 these are found by bits that compilers do not know to be those of a float. Helpers do what `render.clike.operations`
-does in C.
+does in C. Conditions are joined by `&` and `|`: wgpu makes branches of `&&` and `||`, and each of them in a loop
+doubles the time in which SwiftShader compiles a kernel.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from weft.render.wgsl.rounding import Rounding
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^"}
 _COMPARE = {"lt": "<", "le": "<=", "eq": "=="}
 _ON_BOOL = {"add": "or", "max": "or", "mul": "and", "min": "and", "sum": "or"}
-_BOOL = {"and": "&&", "or": "||", "xor": "!=", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
+_BOOL = {"and": "&", "or": "|", "xor": "!=", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 _COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 F32 = dtypes.float32
 _TAKEN_APART = {"sum": ("add", "sub", "mul"), "prod": ("mul",)}  # by a reduction, of which compilers may join the steps
@@ -193,7 +194,7 @@ class Operations:
             less = self.use(f"pair_lt_{'s' if dtype.kind == 'i' else 'u'}")
             return f"{less}({a}, {b})" if name == "lt" else f"!{less}({b}, {a})"
         if dtype.kind == "b" and name in ("lt", "le"):
-            return f"!{a} && {b}" if name == "lt" else f"!{a} || {b}"
+            return f"!{a} & {b}" if name == "lt" else f"!{a} | {b}"
         return f"{a} {'!=' if name == 'ne' else _COMPARE[name]} {b}"
 
     def shuffle(self, op: Op, texts: list[str]) -> str:
