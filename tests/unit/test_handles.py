@@ -98,6 +98,29 @@ def test_classes_waste_little():
         assert class_bytes(class_bytes(nbytes)) == class_bytes(nbytes)
 
 
+@pytest.mark.parametrize("number", range(1, 5))
+def test_an_interrupted_release_gives_out_nothing_that_was_destroyed(number):
+    runtime = Runtime()
+    memory, calls = runtime.memory, 0
+
+    def destroy(handle: int) -> None:
+        nonlocal calls
+        calls += 1
+        runtime.sizes.pop(handle)
+        if calls == number:
+            raise KeyboardInterrupt
+
+    memory._destroy = destroy
+    for address in [memory.allocate(size) for size in (100, 100, 1000, 1000)]:
+        memory.free(address)
+    with pytest.raises(KeyboardInterrupt):
+        memory.release_unused()
+    assert memory.reserved == memory.unused == sum(runtime.sizes.values())
+    for size in (100, 100, 1000, 1000):
+        assert memory.split(memory.allocate(size))[0] in runtime.sizes
+    assert memory.reserved == sum(runtime.sizes.values()) and not memory.unused
+
+
 PIECE = 8192
 
 

@@ -138,11 +138,13 @@ class HandleMemory:
             return
         self._wait()
         for size, starts in self._free.items():
-            for start in starts:
+            while starts:  # a signal handler may raise at any call: what is destroyed is not given out any more
+                start = starts.pop()
+                self.unused -= size
+                self.reserved -= size
                 for each in (start, *self._following.pop(start, ())):
                     self._destroy(self._handles.pop(each)[0])
-                self.reserved -= size
-        self._free, self.unused = {}, 0
+        self._free = {}
         self._starts = sorted(self._handles)
 
     def memory(self) -> tuple[int, int]:
