@@ -108,8 +108,8 @@ class Limits:
             return 1
         return -(-(nbytes + MAX_BINDING_OFFSET) // self.part_bytes)
 
-    def count_all(self, sizes: Iterable[int]) -> int:
-        """The bindings of values of so many bytes."""
+    def count_total_bindings(self, sizes: Iterable[int]) -> int:
+        """How many bindings values of so many bytes take together."""
         return sum([self.count_bindings(nbytes) for nbytes in sizes])
 
     @property

@@ -33,7 +33,7 @@ from weft.plan.device import DeviceLost
 
 MARGIN = 0.03  # by which a candidate must be faster, and a probe may be slower
 ROUNDS = 5  # of a comparison
-HOPELESS = 1.5  # times the time of the best so far after which a candidate gets no more rounds
+MAX_SLOWDOWN = 1.5  # times the time of the best so far after which a candidate gets no more rounds
 PASSES = 2  # through the fields; another one only where the last changed something
 SPEED_UNIT = 1000  # the speed of the fastest tile
 
@@ -151,7 +151,7 @@ class Search:
             if measured is not None:
                 gains, _ = measured
                 times[name] = [1 / gains.get(probe.name, 1.0) for probe in probes]
-                self._note(Trial(f"tile {name}", TIMED if gains else NO_EFFECT, mean(gains.values())))
+                self._note(Trial(f"tile {name}", TIMED if gains else NO_EFFECT, geometric_mean(gains.values())))
         if len(times) > 1 and any(time != 1.0 for each in times.values() for time in each):
             work = {name: [probe.tiles[name] for probe in probes] for name in times}
             self._try(f"speeds of {form}", self._with_speeds(form, fit_speeds(times, work)))
@@ -188,7 +188,7 @@ class Search:
         if is_clearly_faster(gains.values()):  # twice: noise is rarely the same again
             gains = {name: min(gain, _gain(self._best[name], runs[name])) for name, gain in gains.items()}
         is_kept = is_clearly_faster(gains.values())
-        self._note(Trial(text, KEPT if is_kept else NO_GAIN if gains else NO_EFFECT, mean(gains.values())))
+        self._note(Trial(text, KEPT if is_kept else NO_GAIN if gains else NO_EFFECT, geometric_mean(gains.values())))
         if is_kept:
             self.found.tuning, self._best = tuning, runs
         return is_kept
@@ -227,7 +227,7 @@ class Search:
                 times[name] = time_alternately(before, after)
         gains = [before / after for name, (before, after) in times.items() if self._best[name] is not usual[name]]
         if self.found.tuning != self.usual and not is_clearly_faster(gains):
-            self._note(Trial("all that was kept", NO_GAIN, mean(gains)))
+            self._note(Trial("all that was kept", NO_GAIN, geometric_mean(gains)))
             self.found.tuning, times = self.usual, {name: (before, before) for name, (before, _) in times.items()}
         self.found.times = times
 
@@ -244,10 +244,10 @@ def _form(tile: str) -> str:
     return tile.partition(" ")[0]
 
 
-def mean(ratios: Any) -> float:
+def geometric_mean(ratios: Any) -> float:
     """The geometric mean; 1 of nothing.
 
-    >>> mean([2.0, 0.5, 8.0])
+    >>> geometric_mean([2.0, 0.5, 8.0])
     2.0
     """
     logs = [math.log(ratio) for ratio in ratios]
@@ -261,7 +261,7 @@ def is_clearly_faster(gains: Any) -> bool:
     (True, False, False)
     """
     gains = list(gains)
-    return bool(gains) and mean(gains) >= 1 + MARGIN and min(gains) >= 1 - MARGIN
+    return bool(gains) and geometric_mean(gains) >= 1 + MARGIN and min(gains) >= 1 - MARGIN
 
 
 def time_alternately(one: Run, other: Run) -> tuple[float, float]:
@@ -269,7 +269,7 @@ def time_alternately(one: Run, other: Run) -> tuple[float, float]:
     first = second = math.inf
     for number in range(ROUNDS):
         first, second = min(first, one.seconds()), min(second, other.seconds())
-        if number and second > HOPELESS * first:
+        if number and second > MAX_SLOWDOWN * first:
             break
     return max(first, 1e-12), max(second, 1e-12)
 
@@ -290,11 +290,11 @@ def fit_speeds(times: Mapping[str, Sequence[float]], work: Mapping[str, Sequence
     probes = range(len(next(iter(times.values()))))
     on_probe = [{name: work[name][probe] / times[name][probe] for name in times} for probe in probes]
     relative = [{name: speed / max(each.values()) for name, speed in each.items()} for each in on_probe]
-    average = {name: mean([each[name] for each in relative]) for name in times}
+    average = {name: geometric_mean([each[name] for each in relative]) for name in times}
 
     def total(speeds: Mapping[str, float]) -> float:
         chosen = [min(times, key=lambda name: work[name][probe] / speeds[name]) for probe in probes]
-        return mean([times[name][probe] for probe, name in zip(probes, chosen, strict=True)])
+        return geometric_mean([times[name][probe] for probe, name in zip(probes, chosen, strict=True)])
 
     best = min([average, *relative], key=total)
     fastest = max(best.values())

@@ -61,7 +61,7 @@ class Bindings:
         """The bindings of values."""
         if not self.limits.binding_bytes:
             return len(nodes)
-        return self.limits.count_all([self.spans.get(node, node.nbytes) for node in nodes])
+        return self.limits.count_total_bindings([self.spans.get(node, node.nbytes) for node in nodes])
 
     def store_excess(self, nodes: Sequence[Node], leaves: Collection[Node], roots: set[Node]) -> bool:
         """Add values to `roots` until a kernel for any single root stays within the limit: its results, the status

@@ -49,8 +49,9 @@ def _gradients(form: Attention, forward: list[Node], logs: Node, means: Node, g:
     results = forward[:3]
 
     def fits(*groups: tuple[int, ...]) -> bool:
-        most = max([limits.count_all(results[part].nbytes for part in parts) for parts in groups])
-        return limits.count_all(source.nbytes for source in sources) + most <= (limits.storage_buffers or math.inf)
+        most = max([limits.count_total_bindings(results[part].nbytes for part in parts) for parts in groups])
+        read = limits.count_total_bindings(source.nbytes for source in sources)
+        return read + most <= (limits.storage_buffers or math.inf)
 
     singles: tuple[tuple[int, ...], ...] = ((0,), (1,), (2,))
     sources, packed = (*forward, logs, means, g), False
