@@ -8,6 +8,7 @@ import re
 import zlib
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from weft.errors import DeviceError, IndexRangeError, OutOfMemoryError
 from weft.kernels.ir.language import Geometry
 from weft.plan.device import Device, DeviceLost
 from weft.plan.plan import Code
-from weft.render.dialects.opencl import FIXED_SIZE, OPENCL, SHUFFLES, with_subgroups
+from weft.render.dialects.opencl import FIXED_SIZE, OPENCL, SHUFFLES, SUBGROUPS, with_subgroups
 
 pytestmark = pytest.mark.unit
 
@@ -121,15 +122,48 @@ def test_merged_texts_define_each_function_once(texts):
     assert set(re.findall(r"^__kernel .* void (\w+)\(", merged, re.M)) == kernels
 
 
-def test_subgroups_only_where_lanes_exchange_values_and_the_size_is_known(monkeypatch):
-    found = {"extensions": " ".join((*SHUFFLES, FIXED_SIZE)), "type": 4, "workgroup_size": 512, "local_memory": 65536}
+@pytest.fixture
+def described(monkeypatch) -> dict[str, Any]:
+    """What a GPU of OpenCL 2.1 with subgroups says of itself; tests change it."""
+    found = {
+        "extensions": " ".join((SUBGROUPS, SHUFFLES, FIXED_SIZE)), "type": library.DEVICE_TYPE_GPU,
+        "version": "OpenCL 2.1 NEO", "workgroup_size": 512, "local_memory": 65536,
+    }  # fmt: skip
     monkeypatch.setattr("weft.backends.opencl.library.query", lambda handle, name: found.get(name, 0))
-    monkeypatch.setattr("weft.backends.opencl.library.subgroup_sizes", lambda handle: [8, 16, 32])
+    monkeypatch.setattr("weft.backends.opencl.library.subgroup_sizes", lambda handle: [8, 16, 32, 64])
+    return found
+
+
+def test_subgroups_only_where_lanes_exchange_values_and_the_size_is_known(described):
     limits = opencl_backend.limits(0, 1 << 20)
     assert limits.subgroup_sizes == (32,) and limits.workgroup_size == 512 and limits.allocation_bytes == 1 << 20
     assert dtypes.float64 not in opencl_backend.supported_dtypes(0)
-    found["extensions"] = " ".join(SHUFFLES)  # the compiler chooses the size
+    described["extensions"] = " ".join((SUBGROUPS, SHUFFLES))  # the compiler chooses the size
     assert opencl_backend.limits(0, 1 << 20).subgroup_sizes == ()
+
+
+def test_subgroups_of_opencl_3_need_no_extension(described):
+    """They are an optional part of the language there, and a number of them says that they are supported."""
+    described |= {"extensions": f"{SHUFFLES} {FIXED_SIZE}", "version": "OpenCL 3.1 (Build 0)", "max_subgroups": 2048}
+    assert opencl_backend.subgroup_size(0) == 32
+    described["max_subgroups"] = 0
+    assert opencl_backend.subgroup_size(0) == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "subgroups", "option"),
+    [("1.2 CUDA", 0, "CL1.2"), ("3.0 CUDA", 0, "CL1.2"), ("2.1 NEO", 32, "CL2.0"), ("3.0 NEO", 32, "CL3.0"),
+     ("3.1 (Build 0)", 32, "CL3.0"), ("1.2", 0, "CL1.2"), ("nonsense", 0, "CL1.2")],
+)  # fmt: skip
+def test_the_language_that_declares_shuffles(described, version, subgroups, option):
+    described |= {"version": f"OpenCL {version}", "extensions": described["extensions"] if subgroups else ""}
+    assert opencl_backend.subgroup_size(0) == subgroups
+    assert opencl_compile.standard(library.version(0), bool(subgroups)) == f"-cl-std={option}"
+
+
+def test_no_subgroups_before_opencl_2(described):
+    described["version"] = "OpenCL 1.2"
+    assert opencl_backend.subgroup_size(0) == 0
 
 
 def test_rows_exchange_values_in_subgroups():
@@ -143,6 +177,8 @@ def test_rows_exchange_values_in_subgroups():
     text = "".join(code.text for code in gpu.codes)
     assert "(float)sub_group_shuffle_xor((float)" in text
     assert "__kernel __attribute__((intel_reqd_sub_group_size(16))) " in text and "shuffle_xor((bool)" not in text
+    assert f"#ifdef {SUBGROUPS}\n#pragma OPENCL EXTENSION {SUBGROUPS} : enable\n#endif" in text
+    opencl_compile.merge([code.text for code in gpu.codes])  # texts have one header
 
 
 # --- PoCL on a processor that its LLVM does not know ---

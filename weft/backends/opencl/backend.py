@@ -18,7 +18,7 @@ from weft.base.digest import digest
 from weft.base.tuning import Tuning
 from weft.plan.device import Device
 from weft.plan.kept_tuning import apply_kept_tuning
-from weft.render.dialects.opencl import FIXED_SIZE, OPENCL, SHUFFLES, with_subgroups
+from weft.render.dialects.opencl import FIXED_SIZE, OPENCL, SHUFFLES, SUBGROUPS, with_subgroups
 
 MAX_WORKGROUP_SIZE = 1024  # more lanes make no kernel faster
 MAX_SOFTWARE_WORKGROUP_SIZE = 256  # a CPU runs the lanes of a workgroup one after the other
@@ -33,12 +33,11 @@ class OpenClBackend(GpuBackend):
     """One device: `handle` of the library's, and `opencl:<number>` by name."""
 
     def __init__(self, handle: int, number: int = 0):
-        software = is_software(handle)
-        driver = OpenClDriver(handle)
+        software, size = is_software(handle), subgroup_size(handle)
+        driver = OpenClDriver(handle, subgroups=bool(size))
         with self.opening(driver):
             super().__init__(driver)
             self.driver: OpenClDriver = driver
-            size = subgroup_size(handle)
             self.dialect = with_subgroups(size) if size else OPENCL
             memory = driver.memory()[1] / 2**30
             kind = "software" if software else "GPU" if _is_gpu(handle) else "accelerator"
@@ -74,7 +73,8 @@ def subgroup_size(handle: int) -> int:
     """The size that all subgroups of a kernel have, the largest of those that it can ask for; 0 where lanes cannot
     exchange values, or where the device's compiler would choose the size."""
     extensions = library.query(handle, "extensions").split()
-    if not {*SHUFFLES, FIXED_SIZE} <= set(extensions):
+    has_subgroups = SUBGROUPS in extensions or library.query(handle, "max_subgroups") > 0  # OpenCL 3.0 needs no name
+    if library.version(handle) < (2, 0) or not has_subgroups or not {SHUFFLES, FIXED_SIZE} <= set(extensions):
         return 0
     return max([size for size in library.subgroup_sizes(handle) if size <= MAX_SUBGROUP_SIZE], default=0)
 

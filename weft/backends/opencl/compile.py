@@ -24,20 +24,21 @@ from weft.plan.device import DeviceLost
 from weft.plan.plan import Code
 
 STANDARD = "-cl-std=CL1.2"
+SUBGROUP_STANDARDS = (((3, 0), "-cl-std=CL3.0"), ((2, 0), "-cl-std=CL2.0"))  # by version; 1.2 declares no shuffles
 CORRECTLY_ROUNDED = "-cl-fp32-correctly-rounded-divide-sqrt"
 WITHOUT_OPTIMIZER = "-cl-opt-disable"
 MAX_COMPILE_THREADS = 16
 
 
 class Compiler:
-    """The compiler of one device."""
+    """The compiler of one device; kernels may use subgroups where it says so."""
 
-    def __init__(self, context: int, device: int):
+    def __init__(self, context: int, device: int, subgroups: bool = False):
         self._context, self._device = context, device
         self._is_pocl = library.platform_name(library.query(device, "platform")) == library.POCL
-        rounds = library.query(device, "float32") & library.FP_CORRECTLY_ROUNDED
-        chosen = [STANDARD, *[CORRECTLY_ROUNDED] * bool(rounds), *[WITHOUT_OPTIMIZER] * self._is_pocl]
-        self.options = " ".join(chosen)
+        rounds = bool(library.query(device, "float32") & library.FP_CORRECTLY_ROUNDED)
+        optional = [*[CORRECTLY_ROUNDED] * rounds, *[WITHOUT_OPTIMIZER] * self._is_pocl]
+        self.options = " ".join([standard(library.version(device), subgroups), *optional])
         about = {name: library.query(device, name) for name in ("name", "vendor", "driver", "version")}
         self.identity = digest(options=self.options, **about)
 
@@ -118,6 +119,11 @@ class Compiler:
         name = library.query(self._device, "name")
         given = f"a kernel that the compiler of {name} does not take:\n{log}\n" + "\n".join(lines) + "\n"
         return problem(DeviceError, code.name, given, fix="this is a fault of Weft: please report it with this text")
+
+
+def standard(version: tuple[int, int], subgroups: bool) -> str:
+    """The option for the language that kernels are in, on a device with this version of OpenCL."""
+    return next((option for least, option in SUBGROUP_STANDARDS if subgroups and version >= least), STANDARD)
 
 
 def merge(texts: Sequence[str]) -> str:

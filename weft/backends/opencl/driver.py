@@ -112,11 +112,11 @@ class _Graph:
 
 
 class OpenClDriver:
-    """One device. What it began with is released where it cannot be started."""
+    """One device, whose kernels use subgroups or not. What it began with is released where it cannot be started."""
 
     can_capture_graphs = True
 
-    def __init__(self, device: int):
+    def __init__(self, device: int, subgroups: bool = False):
         self.handle = device
         self.name: str = library.query(device, "name")
         self.largest: int = library.query(device, "largest_allocation") // RANGE_ALIGNMENT * RANGE_ALIGNMENT
@@ -138,7 +138,7 @@ class OpenClDriver:
                 self._create_buffer, lambda handle: call("clReleaseMemObject", handle), self.synchronise,
                 library.query(device, "memory"), self.name, self.largest,
             )  # fmt: skip
-            self.compiler = Compiler(self.context, device)
+            self.compiler = Compiler(self.context, device, subgroups)
 
     def close(self) -> None:
         if self._plain:

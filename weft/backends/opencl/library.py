@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import functools
+import re
 from typing import Any
 
 from weft.base.errors import DeviceError, OutOfMemoryError, problem
@@ -44,6 +45,7 @@ DEVICE_QUERIES: dict[str, tuple[int, Any]] = {  # name -> (number, type); bytes:
     "platform": (0x1031, ctypes.c_size_t),
     "float64": (0x1032, ctypes.c_uint64),
     "language": (0x103D, bytes),
+    "max_subgroups": (0x105C, ctypes.c_uint32),  # of a workgroup
 }
 
 STATUSES = {
@@ -193,6 +195,12 @@ def query(device: int, name: str) -> Any:
     except DeviceError:
         return "" if kind is bytes else 0
     return text_of(data) if kind is bytes else int.from_bytes(data[: ctypes.sizeof(kind)], "little")
+
+
+def version(device: int) -> tuple[int, int]:
+    """The version of OpenCL that a device has; its text is 'OpenCL 3.0 ...'."""
+    found = re.match(r"OpenCL (\d+)\.(\d+)", query(device, "version"))
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def read(name: str, *handles_and_number: int) -> bytes:

@@ -103,16 +103,17 @@ OPENCL = Dialect(
     },
 )
 
-SHUFFLES = ("cl_khr_subgroups", "cl_khr_subgroup_shuffle")  # extensions by which lanes of a subgroup exchange values
+SUBGROUPS, SHUFFLES = "cl_khr_subgroups", "cl_khr_subgroup_shuffle"  # by which lanes of a subgroup exchange values
 FIXED_SIZE = "cl_intel_required_subgroup_size"  # the extension by which a kernel has subgroups of one size
 
 
 def with_subgroups(size: int) -> Dialect:
-    """The table for devices with `SHUFFLES` and `FIXED_SIZE`, with subgroups of so many lanes."""
+    """The table for devices with `SUBGROUPS` (part of the language in OpenCL C 3.0), `SHUFFLES` and `FIXED_SIZE`, with
+    subgroups of so many lanes."""
     return replace(
         OPENCL,
         name=f"opencl_subgroups_{size}",
-        header="\n".join([HEADER, *[f"#pragma OPENCL EXTENSION {name} : enable" for name in SHUFFLES]]),
+        header=f"{HEADER}\n#ifdef {SUBGROUPS}\n#pragma OPENCL EXTENSION {SUBGROUPS} : enable\n#endif",
         kernel=OPENCL.kernel.replace("__kernel ", f"__kernel __attribute__((intel_reqd_sub_group_size({size}))) "),
         exchange="({type})sub_group_shuffle_xor(({shuffled}){value}, (uint){distance})",
         broadcast="({type})sub_group_shuffle(({shuffled}){value}, (uint){number})",
