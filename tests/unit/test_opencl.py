@@ -24,6 +24,7 @@ from weft.backends.opencl import library, pocl
 from weft.backends.opencl.driver import MAX_PENDING_UPLOADS, OpenClDriver
 from weft.base import dtypes
 from weft.base.capabilities import Features, Limits
+from weft.base.tuning import Tuning
 from weft.errors import DeviceError, IndexRangeError, OutOfMemoryError
 from weft.kernels.ir.language import Geometry
 from weft.plan.device import Device, DeviceLost
@@ -164,6 +165,17 @@ def test_the_language_that_declares_shuffles(described, version, subgroups, opti
 def test_no_subgroups_before_opencl_2(described):
     described["version"] = "OpenCL 1.2"
     assert opencl_backend.subgroup_size(0) == 0
+
+
+def test_tuning_by_class_of_devices(described, monkeypatch):
+    """Small launches are not joined for Intel's CPUs, whose compiler fails at some kernels of dozens of barriers."""
+    platforms = {"Intel(R) OpenCL": opencl_backend.SOFTWARE_TUNING, library.POCL: opencl_backend.POCL_TUNING}
+    assert opencl_backend.tuning(0) == Tuning()
+    described["type"] = library.DEVICE_TYPE_CPU
+    for name, tuning in platforms.items():
+        monkeypatch.setattr(library, "platform_name", lambda handle, name=name: name)
+        assert opencl_backend.is_software(0) and opencl_backend.tuning(0) == tuning
+    assert opencl_backend.SOFTWARE_TUNING.max_batched_launches == 1
 
 
 def test_rows_exchange_values_in_subgroups():

@@ -25,7 +25,9 @@ MAX_SOFTWARE_WORKGROUP_SIZE = 256  # a CPU runs the lanes of a workgroup one aft
 MAX_SUBGROUP_SIZE = 32
 MAX_SHARED_BYTES = 64 << 10  # of one workgroup: CPUs report their whole cache
 # Concurrent launches in one kernel gain nothing on a CPU, and PoCL takes minutes to compile many barriers in branches.
-SOFTWARE_TUNING = Tuning(max_concurrent_workgroups=0)
+POCL_TUNING = Tuning(max_concurrent_workgroups=0)
+# Intel's compiler for CPUs (2026.2) ends the process on some kernels of dozens of barriers, which batches have.
+SOFTWARE_TUNING = Tuning(max_concurrent_workgroups=0, max_batched_launches=1)
 INSTALL = "pip install 'weft[opencl]'"
 
 
@@ -45,7 +47,7 @@ class OpenClBackend(GpuBackend):
             device = Device(
                 "opencl", number, self, about, supported_dtypes(handle),
                 Features(workgroups=True, scalar_arguments=True, subgroup_operations=bool(size)),
-                limits(handle, driver.largest), tuning=SOFTWARE_TUNING if software else Tuning(), is_software=software,
+                limits(handle, driver.largest), tuning=tuning(handle), is_software=software,
             )  # fmt: skip
             self.device = apply_kept_tuning(device)
 
@@ -67,6 +69,14 @@ def limits(handle: int, allocation_bytes: int) -> Limits:
         allocation_bytes=allocation_bytes,
         processors=library.query(handle, "compute_units"),
     )
+
+
+def tuning(handle: int) -> Tuning:
+    """The defaults of its class of devices."""
+    if not is_software(handle):
+        return Tuning()
+    is_pocl = library.platform_name(library.query(handle, "platform")) == library.POCL
+    return POCL_TUNING if is_pocl else SOFTWARE_TUNING
 
 
 def subgroup_size(handle: int) -> int:
