@@ -88,12 +88,13 @@ NAMES = {dtype.name for dtype in dtypes.ALL}
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """A test on a GPU that asks for a dtype which the device does not have is skipped."""
+    """A test on a GPU, emulated or real, that asks for a dtype which the device does not have is skipped."""
     try:
         return (yield)
     except DTypeError as error:
         lacks = REQUESTED.match(str(error))
-        if lacks is None or item.get_closest_marker("gpu") is None or not is_asked_by_test(error.__traceback__):
+        has_gpu = any(item.get_closest_marker(name) for name in ("gpu", "devices"))
+        if lacks is None or not has_gpu or not is_asked_by_test(error.__traceback__):
             raise
         pytest.skip(f"the device has no {lacks[1]}")
 

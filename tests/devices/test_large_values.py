@@ -32,6 +32,9 @@ DRAW = np.random.default_rng(0)
 def make_device(buffers: int, nbytes: int, allocation_bytes: int = 256 << 20) -> Device:
     if not webgpu_devices.adapters():
         pytest.skip("wgpu finds no adapter")
+    most = webgpu_devices.adapters()[0].limits["max-storage-buffers-per-shader-stage"]
+    if most < buffers:
+        pytest.skip(f"a kernel may bind {most} buffers here, of the {buffers} that this test needs")
     limits = webgpu_devices.DEFAULT_LIMITS | {
         "max-storage-buffers-per-shader-stage": buffers,
         "max-storage-buffer-binding-size": nbytes,
