@@ -120,7 +120,7 @@ if SYSTEM == "win32":
         delattr(mmap, name)
     os.supports_dir_fd, os.supports_fd = set(), set()
 sys.platform = SYSTEM
-open_file, open_path, utime = open, os.open, os.utime
+open_file, open_path, utime, replace = open, os.open, os.utime, os.replace
 
 def open_nothing_of_linux(path, *rest, **more):
     if str(path).startswith(("/proc/", "/sys/")):
@@ -137,10 +137,16 @@ def utime_of_a_path(path, *rest, dir_fd=None):
     assert dir_fd is None and not isinstance(path, int)
     utime(path, *rest)
 
+def replace_what_is_not_mapped(source, target, **folders):
+    with open_file("/proc/self/maps") as maps:
+        if str(target) in maps.read():
+            raise PermissionError(target)
+    replace(source, target, **folders)
+
 import builtins
 builtins.open = open_nothing_of_linux
 if SYSTEM == "win32":
-    os.open, os.utime = open_no_folder, utime_of_a_path
+    os.open, os.utime, os.replace = open_no_folder, utime_of_a_path, replace_what_is_not_mapped
 """
 
 TRAINING = """
@@ -165,6 +171,9 @@ losses = [step(x, y).item() for _ in range(5)]
 weft.save(model.state_dict(), PATH)
 weft.save(model.state_dict(), PATH)  # over the file that is there
 assert all((weft.load(PATH)[name] == value).all().item() for name, value in model.state_dict().items())
+weft.save({"large": weft.zeros(600, 600)}, PATH)
+loaded = weft.load(PATH)
+weft.save({"large": loaded["large"] + 1}, PATH)  # while tensors of the file are in use
 print(losses, weft.counters()["kernels_compiled"] == 0)
 """
 

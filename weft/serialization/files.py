@@ -121,10 +121,10 @@ def sync_folder(folder: PathLike) -> None:
 
 def read_bytes(path: PathLike) -> np.ndarray:
     """The bytes of a file as an array that cannot be written to: mapped where they are many, and then read from the
-    disk when they are used."""
+    disk when they are used. Windows replaces no file that is mapped: there all are read."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
-        if size < MAPPED_BYTES:
+        if size < MAPPED_BYTES or sys.platform == "win32":
             return np.frombuffer(file.read(), np.uint8)
         return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
 
