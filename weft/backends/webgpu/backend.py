@@ -21,6 +21,7 @@ from weft.base import dtypes
 from weft.base.capabilities import Features, Limits
 from weft.base.counters import COUNTERS
 from weft.base.digest import digest
+from weft.base.errors import DeviceError, problem
 from weft.kernels.ir.language import Kernel
 from weft.plan.device import Device
 from weft.plan.kept_tuning import apply_kept_tuning
@@ -35,6 +36,14 @@ USED_LIMITS = (
     "max-compute-workgroups-per-dimension", "max-uniform-buffer-binding-size", "min-storage-buffer-offset-alignment",
     "min-uniform-buffer-offset-alignment",
 )  # fmt: skip
+# What kernels need, of which WebGPU guarantees as much or more. wgpu also lists adapters that have less.
+NEEDED_LIMITS = {
+    "max-storage-buffers-per-shader-stage": 8,
+    "max-compute-workgroup-storage-size": 16384,
+    "max-compute-invocations-per-workgroup": 64,
+    "max-compute-workgroup-size-x": 64,
+    "max-compute-workgroups-per-dimension": 1,
+}
 RENDERER_VERSION = 1  # of the form of kernels' texts
 MAX_GRID = 1 << 20  # workgroups of a launch
 
@@ -47,6 +56,7 @@ class WebGpuBackend(GpuBackend):
     ):
         found = [name for name in USED_FEATURES if name in adapter.features] if features is None else features
         wanted = {name: adapter.limits[name] for name in USED_LIMITS} if limits is None else limits
+        check_limits(adapter.info["device"], wanted)
         driver = WebGpuDriver(adapter, found, wanted)
         with self.opening(driver):
             super().__init__(driver)
@@ -82,6 +92,14 @@ class WebGpuBackend(GpuBackend):
     def identity(self) -> str:
         """What the text of kernels depends on beside `Device`."""
         return digest(adapter=self._identity, renderer=RENDERER_VERSION, extensions=repr(self.extensions))
+
+
+def check_limits(name: str, limits: dict[str, int]) -> None:
+    """Refuse an adapter on which Weft's kernels do not run."""
+    for limit, least in NEEDED_LIMITS.items():
+        if limits[limit] < least:
+            given = f"a driver whose {limit} is {limits[limit]}"
+            raise problem(DeviceError, name, given, f"at least {least}", "update the driver, or use another device")
 
 
 def _subgroup_sizes(info: Any) -> tuple[int, ...]:

@@ -1,0 +1,33 @@
+"""Adapters that wgpu lists and that have less than kernels need are refused by name, with the limit and what to do."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import pytest
+
+from tests.unit import webgpu_devices
+from weft.backends.webgpu import backend as webgpu
+from weft.base.errors import DeviceError
+
+
+def make_adapter(**limits: int) -> Any:
+    """An adapter with WebGPU's guaranteed limits but for these."""
+    changed = {name.replace("_", "-"): value for name, value in limits.items()}
+    info = {"device": "Old GPU", "backend_type": "Vulkan", "adapter_type": "DiscreteGPU"}
+    return types.SimpleNamespace(info=info, features=(), limits=webgpu_devices.DEFAULT_LIMITS | changed)
+
+
+@pytest.mark.parametrize(
+    ("limit", "value"),
+    [
+        ("max_storage_buffers_per_shader_stage", 4),
+        ("max_compute_workgroup_storage_size", 8192),
+        ("max_compute_invocations_per_workgroup", 0),
+        ("max_compute_workgroups_per_dimension", 0),
+    ],
+)
+def test_an_adapter_with_too_little_is_refused_when_it_is_opened(limit, value):
+    with pytest.raises(DeviceError, match=f"Old GPU: given a driver whose {limit.replace('_', '-')} is {value}; .*Fix"):
+        webgpu.WebGpuBackend(make_adapter(**{limit: value}))
