@@ -13,6 +13,7 @@ import pytest
 
 import weft
 from tests.unit import webgpu_devices
+from tests.unit.live_objects import count_wgpu_objects
 from tests.unit.webgpu_devices import copied
 from weft import nn
 from weft.backends.webgpu import backend as webgpu_backend
@@ -404,6 +405,15 @@ def test_a_replayed_step_is_one_submission(limited, monkeypatch):
     result = step(x)
     assert len(submitted) == 1 and submitted[0] > 2
     np.testing.assert_array_equal(result.numpy(), expected)
+
+
+def test_waiting_leaves_nothing(gpu):
+    x = weft.ones(3, device=gpu)
+    assert (x + 1).numpy().tolist() == [2, 2, 2]
+    before = count_wgpu_objects()
+    for _ in range(5):
+        weft.synchronize(gpu)
+    assert count_wgpu_objects() == before
 
 
 def test_a_buffer_larger_than_a_binding_is_bound_in_part(limited, monkeypatch):

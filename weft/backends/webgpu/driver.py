@@ -400,7 +400,7 @@ class WebGpuDriver:
         self.flush()
         with raise_wgpu_errors(self.name):
             self.device._poll_wait()
-            self.device.create_command_encoder().finish()  # fails where the device is lost: waiting does not
+            self._submit([])  # fails where the device is lost: waiting does not; wgpu keeps what is finished otherwise
 
     # --- graphs ---
 
