@@ -60,10 +60,14 @@ def interrupts(seconds: float):
         signal.signal(signal.SIGALRM, before)
 
 
-def times_left(work: Callable[[], object], is_left: Callable[[], bool], seconds: float = 0.6) -> tuple[int, int]:
+SECONDS, MAX_SECONDS = 0.6, 60.0  # longer than the first only where that interrupts less than `LEAST` times
+LEAST = 30
+
+
+def times_left(work: Callable[[], object], is_left: Callable[[], bool]) -> tuple[int, int]:
     """How often `work` was interrupted, and how often `is_left` was true afterwards."""
     count = left = 0
-    deadline = time.monotonic() + seconds
+    start = time.monotonic()
 
     def repeat() -> None:
         for _ in range(200):
@@ -72,7 +76,7 @@ def times_left(work: Callable[[], object], is_left: Callable[[], bool], seconds:
                 break  # what the handler raised was ignored, as in a callback of C code
 
     with interrupts(20e-6) as armed:
-        while time.monotonic() < deadline:
+        while time.monotonic() < start + (SECONDS if count >= LEAST else MAX_SECONDS):
             try:
                 armed.append(True)
                 repeat()
@@ -88,7 +92,7 @@ def times_left(work: Callable[[], object], is_left: Callable[[], bool], seconds:
     return count, left
 
 
-def times_left_locked(work: Callable[[], object], some: Sequence[Any], seconds: float = 0.6) -> tuple[int, int]:
+def times_left_locked(work: Callable[[], object], some: Sequence[Any]) -> tuple[int, int]:
     """How often `work` was interrupted, and how often one of these locks was left locked by it."""
 
     def is_left() -> bool:
@@ -99,7 +103,7 @@ def times_left_locked(work: Callable[[], object], some: Sequence[Any], seconds: 
                 lock.release()
         return found
 
-    return times_left(work, is_left, seconds)
+    return times_left(work, is_left)
 
 
 def in_context(context: Any) -> Callable[[], None]:
@@ -113,9 +117,9 @@ def in_context(context: Any) -> Callable[[], None]:
     return work
 
 
-def assert_none_is_left(found: tuple[int, int], least: int = 30) -> None:
+def assert_none_is_left(found: tuple[int, int]) -> None:
     count, left = found
-    assert count >= least and left == 0, found
+    assert count >= LEAST and left == 0, found
 
 
 # --- what the interpreter covers ---
@@ -260,7 +264,7 @@ def test_an_interrupt_of_what_runs_alone_leaves_nothing_locked():
         return [lock._is_owned() for lock in some]
 
     assert locks.call_alone(is_owned) == [True] * 4
-    assert_none_is_left(times_left_locked(lambda: locks.call_alone(len, ""), some), 10)
+    assert_none_is_left(times_left_locked(lambda: locks.call_alone(len, ""), some))
 
 
 def test_an_interrupt_of_a_fork_leaves_nothing_locked():
@@ -284,7 +288,7 @@ def test_an_interrupt_of_a_fork_leaves_nothing_locked():
         except Interrupt:  # between two of them, where `os.fork` cannot be interrupted
             finish(left)
 
-    assert_none_is_left(times_left_locked(work, some), 10)
+    assert_none_is_left(times_left_locked(work, some))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
@@ -381,6 +385,6 @@ def test_an_interrupt_of_a_trace_ends_it():
         STATE.trace, STATE.grad_enabled = None, True
         return found
 
-    assert_none_is_left(times_left(work, is_left), 10)
+    assert_none_is_left(times_left(work, is_left))
     assert TRACING.acquire(blocking=False)
     TRACING.release()
