@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from abc import ABC, abstractmethod
 from typing import Any
 
 from weft.base.dtypes import DType
@@ -35,7 +36,7 @@ def _unrolled_iterations(loop: Loop) -> int:
     return next((count for most, count in UNROLLED_ITERATIONS if len(loop.body) <= most), 1)
 
 
-class StatementRenderer:
+class StatementRenderer(ABC):
     """The lines of one kernel. Subclasses are languages."""
 
     language = ""  # for errors
@@ -60,61 +61,61 @@ class StatementRenderer:
 
     # --- what differs between languages ---
 
+    @abstractmethod
     def let(self, stmt: Let) -> None:
         """Define the name of a `Let`."""
-        raise NotImplementedError
 
-    def store(self, store: Store) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def store(self, store: Store) -> None: ...
 
+    @abstractmethod
     def local(self, local: Local) -> None:
         """Declare an array."""
-        raise NotImplementedError
 
+    @abstractmethod
     def transfer(self, stmt: Stmt) -> None:
         """What moves several elements at once, and what is done with tiles of a matrix unit."""
-        raise NotImplementedError
 
+    @abstractmethod
     def constant(self, dtype: DType, name: str, value: str) -> str:
         """The definition of a name that keeps its value."""
-        raise NotImplementedError
 
+    @abstractmethod
     def variable(self, dtype: DType, name: str, value: str) -> str:
         """The definition of a name that is assigned to."""
-        raise NotImplementedError
 
     def round_text(self, text: str, dtype: DType) -> str:
         """A float that was rounded, such that no compiler computes with what it was before."""
         return text
 
-    def choose(self, condition: str, value: str, otherwise: str) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def choose(self, condition: str, value: str, otherwise: str) -> str: ...
 
-    def loop_head(self, dtype: DType, name: str, first: str, stop: str, advance: str) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def loop_head(self, dtype: DType, name: str, first: str, stop: str, advance: str) -> str: ...
 
     def write_out(self, loop: Loop) -> bool:
         """Write a loop out that has to be; whether that was done."""
         return False
 
-    def unroll(self, iterations: int = 0) -> None:
+    def unroll(self, iterations: int = 0) -> None:  # noqa: B027 (WGSL cannot ask)
         """Ask for so many iterations of the loop that follows to be written out; 0: all of them."""
 
+    @abstractmethod
     def axis_dtype(self, axis: Axis) -> DType:
         """Of a loop's variable."""
-        raise NotImplementedError
 
+    @abstractmethod
     def as_axis(self, text: str, dtype: DType) -> str:
         """A 32-bit integer as the dtype of a loop's variable."""
-        raise NotImplementedError
 
+    @abstractmethod
     def bound(self, bound: Expr | int, axis: Axis) -> str:
         """A bound of a loop over `axis`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def widen(self, text: str) -> str:
         """A 32-bit integer as one of 64 bits, in an index that does not fit in 32."""
-        raise NotImplementedError
 
     # --- statements ---
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -53,7 +54,7 @@ class _Event:
         self._destroy(self.handle)
 
 
-class StreamDriver:
+class StreamDriver(ABC):
     """One GPU. `open_streams` is called in `opening`, when the GPU is current in the thread."""
 
     can_capture_graphs = True
@@ -63,31 +64,31 @@ class StreamDriver:
 
     # --- what a subclass gives ---
 
+    @abstractmethod
     def function(self, name: str) -> Callable[..., Any]:
         """The runtime's function `name`, without its prefix: it returns a status, 0 for success, and its results."""
-        raise NotImplementedError
 
+    @abstractmethod
     def call(self, name: str, *args: Any) -> Any:
         """What the runtime's function returns; raises what it reports."""
-        raise NotImplementedError
 
+    @abstractmethod
     def make_error(self, name: str, status: Any) -> Exception:
         """The error for the status that function `name` reported."""
-        raise NotImplementedError
 
+    @abstractmethod
     def activate(self) -> None:
         """Make this GPU the one that calls of this thread mean."""
-        raise NotImplementedError
 
+    @abstractmethod
     def pool_bytes(self, kind: str) -> int:
         """'reserved' or 'used' bytes of the pool."""
-        raise NotImplementedError
 
+    @abstractmethod
     def compile_kernels(self, codes: Sequence[Code]) -> list[bytes]:
         """Machine code for this GPU."""
-        raise NotImplementedError
 
-    def prepare_function(self, function: Any, code: Code) -> None:
+    def prepare_function(self, function: Any, code: Code) -> None:  # noqa: B027 (HIP needs nothing)
         """What a kernel needs before its first launch."""
 
     def opening(self) -> contextlib.AbstractContextManager[None]:
@@ -192,9 +193,9 @@ class StreamDriver:
     def copy(self, target: int, source: int, nbytes: int) -> None:
         self.call("MemcpyDtoDAsync", target, source, nbytes, self.stream)
 
+    @abstractmethod
     def copy_from(self, target: int, other: Any, source: int, nbytes: int) -> None:
         """From another GPU, on which nothing is under way any more."""
-        raise NotImplementedError
 
     def clear(self, pointer: int, nbytes: int) -> None:
         self.call("MemsetD8Async", pointer, 0, nbytes, self.stream)
