@@ -120,11 +120,16 @@ class Jit:
     def runtime_addresses(self) -> dict[str, int]:
         """The addresses of the native runtime's functions."""
         text = cpu_runtime.runtime_ir() + runtime_gemm.module_part()
+        return self.load_functions(text, ("weft_run", "weft_stop", "weft_reset", "weft_sgemm", "weft_dgemm"), "runtime")
+
+    def load_functions(self, text: str, symbols: Sequence[str], name: str) -> dict[str, int]:
+        """The addresses of functions that are no kernels, by symbol."""
         with self.lock:
-            self._add(self._object_file(text, counted=False), "runtime")
-            self.engine.finalize_object()
-            names = ("weft_run", "weft_stop", "weft_reset", "weft_sgemm", "weft_dgemm")
-            return {name: self._address(name, "runtime") for name in names}
+            if any(symbol not in self.addresses for symbol in symbols):
+                self._add(self._object_file(text, counted=False), name)
+                self.engine.finalize_object()
+                self.addresses |= {symbol: self._address(symbol, name) for symbol in symbols}
+        return {symbol: self.addresses[symbol] for symbol in symbols}
 
     def _address(self, symbol: str, name: str) -> int:
         """Where a function that was loaded lies; there is no calling one that is not there."""

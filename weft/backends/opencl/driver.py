@@ -3,7 +3,7 @@
 Everything runs in order on one queue. Memory objects have no addresses, so `HandleMemory` gives each a range of
 integers; a launch passes a memory object and an offset for each buffer. A launch has a kernel object of its own, of
 which only the arguments that changed are set again. A graph is a list of kernel objects whose arguments are all set:
-replaying it is one call for each and a flush.
+replaying it is one call of native code, which enqueues them all (`backends.opencl.replay`), and a flush.
 
 Times are those of a second queue, which records them: it takes over, in order, from the first event that is made until
 the device is next waited for.
@@ -12,7 +12,6 @@ the device is next waited for.
 from __future__ import annotations
 
 import ctypes
-import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,6 +22,7 @@ from weft.backends.opencl import library
 from weft.backends.opencl.compile import Compiler
 from weft.backends.opencl.library import call, create, make_error
 from weft.backends.opencl.pocl import name_unknown_processor
+from weft.backends.opencl.replay import NOTHING, Launches, enqueue_all
 from weft.base.counters import COUNTERS
 from weft.base.errors import DeviceError, OutOfMemoryError, exceeds_allocation, out_of_memory, problem
 from weft.base.locks import new_lock
@@ -96,19 +96,18 @@ class _Event:
         self.clear()
 
 
-Recorded = tuple[_Kernel, ctypes.Array, ctypes.Array]  # a kernel, lanes in all, lanes of a workgroup
+Recorded = tuple[_Kernel, int, int]  # a kernel, lanes in all, lanes of a workgroup
 
 
 class _Graph:
-    """What is replayed: kernels, and the arguments of the calls that enqueue them."""
+    """What is replayed: kernels with all their arguments, and the launches of them."""
 
-    __slots__ = ("calls", "recorded")
+    __slots__ = ("kernels", "launches")
 
-    def __init__(self, recorded: list[Recorded], queue: ctypes.c_void_p):
-        self.recorded = recorded
-        self.calls = [
-            (queue, kernel.handle, 1, None, lanes, workgroup, 0, None, None) for kernel, lanes, workgroup in recorded
-        ]
+    def __init__(self, recorded: list[Recorded]):
+        self.kernels = [kernel for kernel, _, _ in recorded]
+        lanes, workgroups = [total for _, total, _ in recorded], [group for _, _, group in recorded]
+        self.launches = Launches.of([kernel.handle for kernel in self.kernels], lanes, workgroups)
 
 
 class OpenClDriver:
@@ -130,10 +129,8 @@ class OpenClDriver:
         handles = ctypes.c_void_p(device)
         self.context = create("clCreateContext", None, 1, ctypes.addressof(handles), None, None)
         self.queue = self._plain = self._timed = self._mark = 0
-        self._queue_argument = ctypes.c_void_p()  # as an argument of replayed calls
         with close_on_failure(self):
             self._plain = self.queue = create("clCreateCommandQueue", self.context, device, 0)
-            self._queue_argument.value = self.queue
             self.pool = HandleMemory(
                 self._create_buffer, lambda handle: call("clReleaseMemObject", handle), self.synchronise,
                 library.query(device, "memory"), self.name, self.largest,
@@ -165,7 +162,7 @@ class OpenClDriver:
         call("clEnqueueMarkerWithWaitList", self.queue, 0, None, ctypes.addressof(event.handle))
         call("clFlush", self.queue)
         call("clEnqueueBarrierWithWaitList", queue, 1, ctypes.addressof(event.handle), None)
-        self.queue = self._queue_argument.value = queue
+        self.queue = queue
 
     # --- memory ---
 
@@ -278,7 +275,7 @@ class OpenClDriver:
             if self._recording is not None:
                 fixed = self._make_kernel(function, buffers)
                 fixed.set_arguments(words)
-                self._recording.append((fixed, total, group))
+                self._recording.append((fixed, total[0], group[0]))
                 return
             kernel.set_arguments(words)
             status = enqueue(self.queue, handle, 1, None, total, group, 0, None, None)
@@ -305,17 +302,14 @@ class OpenClDriver:
             enqueue()
         finally:
             self._recording = None
-        return _Graph(recorded, self._queue_argument)
+        return _Graph(recorded)
 
     def replay_graph(self, graph: _Graph) -> None:
-        """C code goes through the calls: no interrupt is raised between them."""
-        statuses = itertools.starmap(library.loader().clEnqueueNDRangeKernel, graph.calls)
-        if failure := next(filter(None, statuses), 0):
-            raise make_error("clEnqueueNDRangeKernel", failure)
+        enqueue_all(self.queue, graph.launches)
         call("clFlush", self.queue)
 
     def destroy_graph(self, graph: _Graph) -> None:
-        graph.calls, graph.recorded = [], []  # what is under way keeps its kernel objects
+        graph.kernels, graph.launches = [], NOTHING  # what is under way keeps its kernel objects
 
     # --- time ---
 
