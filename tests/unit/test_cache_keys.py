@@ -147,7 +147,7 @@ def test_what_a_device_is_enters_the_key(cpu, monkeypatch):
     fields = {field.name for field in dataclasses.fields(Device)}
     # `backend` counts by its identity; what is emulated, and how it is reached, changes `limits` and `tuning` only;
     # the compiler reads `tuning` alone.
-    unused = {"index", "backend", "description", "is_software", "api", "class_tuning"}
+    unused = {"index", "backend", "description", "is_software", "is_integrated", "api", "class_tuning"}
     changes = {
         "kind": "cpv",
         "features": replace(cpu.features, small_products=not cpu.features.small_products),

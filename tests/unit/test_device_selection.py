@@ -58,6 +58,20 @@ def test_the_fastest_real_gpu(machine):
         assert weft.get_device("gpu").name == weft.get_device("auto").name == fastest
 
 
+def test_integrated_gpus_come_after_others_of_any_kind(machine):
+    integrated, vulkan = gpu("opencl", is_integrated=True), gpu("webgpu", is_integrated=True, api="vulkan")
+    card = gpu("webgpu", 1, api="vulkan")
+    for kinds, fastest in [
+        ({"opencl": [integrated], "webgpu": [card, vulkan]}, "webgpu:1"),
+        ({"opencl": [gpu("opencl", 1), integrated], "webgpu": [card]}, "opencl:1"),
+        ({"opencl": [integrated], "webgpu": [vulkan]}, "opencl:0"),
+        ({"webgpu": [vulkan]}, "webgpu:0"),
+        ({"hip": [gpu("hip")], "opencl": [integrated]}, "hip:0"),
+    ]:
+        machine(**kinds)
+        assert weft.get_device("gpu").name == weft.get_device("auto").name == fastest
+
+
 def test_software_devices_are_used_only_where_they_are_named(machine):
     pocl, lavapipe = gpu("opencl", is_software=True, description="pocl"), gpu("webgpu", is_software=True, api="vulkan")
     machine(opencl=[pocl], webgpu=[lavapipe])

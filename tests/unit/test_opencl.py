@@ -410,6 +410,21 @@ def test_a_driver_that_is_registered_twice_is_one_platform(monkeypatch):
     assert library.platforms() == [11, 22]
 
 
+def test_integrated_gpus_follow_others_and_software_comes_last(monkeypatch):
+    cpu, gpu = library.DEVICE_TYPE_CPU, library.DEVICE_TYPE_GPU
+    types = {1: (cpu, 1), 2: (8, 0), 3: (gpu, 1), 4: (gpu, 0), 5: (gpu, 0)}  # handle: type, whether it shares memory
+
+    def query(handle, name):
+        return {"type": types[handle][0], "shares_host_memory": types[handle][1]}.get(name, 1)
+
+    monkeypatch.setattr(library, "query", query)
+    monkeypatch.setattr(library, "platforms", lambda: [0])
+    monkeypatch.setattr(library, "devices", lambda platform: list(types))
+    monkeypatch.setattr(opencl_backend, "OpenClBackend", lambda handle, number: SimpleNamespace(device=handle))
+    assert list(opencl_backend.OpenCl().devices()) == [4, 5, 3, 2, 1]
+    assert [opencl_backend.is_integrated(handle) for handle in (1, 2, 3, 4)] == [False, False, True, False]
+
+
 def test_a_device_that_is_lost_while_kernels_compile(device, monkeypatch):
     def lose(name, *args):
         if name == "clBuildProgram":

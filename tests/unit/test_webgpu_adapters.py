@@ -1,7 +1,8 @@
-"""Adapters that wgpu lists and that have less than kernels need are refused by name, with the limit and what to do."""
+"""The adapters that wgpu lists: their order; those with less than kernels need are refused, with name and limit."""
 
 from __future__ import annotations
 
+import sys
 import types
 from typing import Any
 
@@ -31,3 +32,14 @@ def make_adapter(**limits: int) -> Any:
 def test_an_adapter_with_too_little_is_refused_when_it_is_opened(limit, value):
     with pytest.raises(DeviceError, match=f"Old GPU: given a driver whose {limit.replace('_', '-')} is {value}; .*Fix"):
         webgpu.WebGpuBackend(make_adapter(**{limit: value}))
+
+
+def test_integrated_gpus_follow_others_and_software_comes_last(monkeypatch):
+    kinds = ("CPU", "IntegratedGPU", "Unknown", "DiscreteGPU", "IntegratedGPU")
+    adapters = [
+        types.SimpleNamespace(info={"device": number, "backend_type": "Vulkan", "adapter_type": kind})
+        for number, kind in enumerate(kinds)
+    ]
+    listed = types.SimpleNamespace(gpu=types.SimpleNamespace(enumerate_adapters_sync=lambda: adapters))
+    monkeypatch.setitem(sys.modules, "wgpu", listed)
+    assert [one.info["device"] for one in webgpu.find_adapters()] == [2, 3, 1, 4, 0]

@@ -85,15 +85,19 @@ def _open_all(devices: Sequence[Device]) -> list[Device]:
 
 
 def _real_gpus() -> Sequence[Device]:
-    """The GPUs of the fastest kind that has any."""
+    """The GPUs of the fastest kind that has any; a kind that has only integrated ones comes after the others."""
+    integrated: list[Sequence[Device]] = []
     for kind in FASTEST:
         if kind in BACKENDS and (kind not in EMULATED or may_have_gpu()):
             found = load(kind).devices()
             if kind in EMULATED:
                 found = [one for one in _open_all(found) if not one.is_software]
+                if found and all(one.is_integrated for one in found):
+                    integrated.append(found)
+                    continue
             if found:
                 return found
-    return ()
+    return integrated[0] if integrated else ()
 
 
 def _why_no_gpu(kind: str) -> str:

@@ -47,9 +47,10 @@ class Device:
     `dtypes` are those it stores and computes with, `features` and `limits` what kernels for it may use
     (`weft.base.capabilities`). `libraries` are the vendor's libraries by name, in the order in
     which the compiler consults them. `tuning` are thresholds that only change speed. `is_software` is true for a device
-    that emulates a GPU on the CPU (PoCL, lavapipe): it is used only where it is named. `api` is what a WebGPU device is
-    reached through: 'vulkan', 'metal', 'd3d12' or 'opengl'. `class_tuning` is the tuning of the device's class where
-    `tuning` is one that was found on this machine (`weft.plan.kept_tuning`).
+    that emulates a GPU on the CPU (PoCL, lavapipe): it is used only where it is named. `is_integrated` is true for a
+    GPU of OpenCL or WebGPU that shares the processor's memory. `api` is what a WebGPU device is reached through:
+    'vulkan', 'metal', 'd3d12' or 'opengl'. `class_tuning` is the tuning of the device's class where `tuning` is one
+    that was found on this machine (`weft.plan.kept_tuning`).
     """
 
     kind: str
@@ -62,6 +63,7 @@ class Device:
     libraries: dict[str, Library] = field(default_factory=dict, repr=False)
     tuning: Tuning = field(default_factory=Tuning, repr=False)
     is_software: bool = False
+    is_integrated: bool = False
     api: str = ""
     class_tuning: Tuning | None = field(default=None, repr=False)
 

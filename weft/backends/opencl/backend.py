@@ -1,7 +1,8 @@
 """The OpenCL backend: any device with an OpenCL 1.2 driver. What kernels may use is read from the device.
 
-`OpenCl` finds the devices: GPUs first, then those that a CPU emulates, such as PoCL's. Each is an `OpenClBackend` with
-a driver of its own, opened when it is first asked for. Nothing of OpenCL is loaded before that.
+`OpenCl` finds the devices: GPUs first, integrated ones last of them, then those that a CPU emulates, such as PoCL's.
+Each is an `OpenClBackend` with a driver of its own, opened when it is first asked for. Nothing of OpenCL is loaded
+before that.
 """
 
 from __future__ import annotations
@@ -42,12 +43,15 @@ class OpenClBackend(GpuBackend):
             self.driver: OpenClDriver = driver
             self.dialect = with_subgroups(size) if size else OPENCL
             memory = driver.memory()[1] / 2**30
-            kind = "software" if software else "GPU" if _is_gpu(handle) else "accelerator"
+            integrated = is_integrated(handle)
+            kind = "software" if software else "accelerator"
+            if _is_gpu(handle):
+                kind = "integrated GPU" if integrated else "GPU"
             about = f"{driver.name} ({kind}), {memory:.0f} GiB, {library.query(handle, 'version')}"
             device = Device(
                 "opencl", number, self, about, supported_dtypes(handle),
                 Features(workgroups=True, scalar_arguments=True, subgroup_operations=bool(size)),
-                limits(handle, driver.largest), tuning=tuning(handle), is_software=software,
+                limits(handle, driver.largest), tuning=tuning(handle), is_software=software, is_integrated=integrated,
             )  # fmt: skip
             self.device = apply_kept_tuning(device)
 
@@ -99,6 +103,11 @@ def is_software(handle: int) -> bool:
     return bool(library.query(handle, "type") & library.DEVICE_TYPE_CPU)
 
 
+def is_integrated(handle: int) -> bool:
+    """Whether it is a GPU that shares the processor's memory."""
+    return _is_gpu(handle) and bool(library.query(handle, "shares_host_memory"))
+
+
 def _is_gpu(handle: int) -> bool:
     return bool(library.query(handle, "type") & library.DEVICE_TYPE_GPU)
 
@@ -121,7 +130,7 @@ class OpenCl:
         usable = [one for one in found if library.query(one, "is_available") and library.query(one, "has_compiler")]
         if not usable:
             return f"{len(platforms)} OpenCL drivers are installed, but none has a device that compiles kernels"
-        handles = sorted(usable, key=lambda handle: (is_software(handle), not _is_gpu(handle)))
+        handles = sorted(usable, key=lambda handle: (is_software(handle), not _is_gpu(handle), is_integrated(handle)))
         self._devices = OpenedDevices(handles, lambda handle, number: OpenClBackend(handle, number).device)
         return ""
 

@@ -44,6 +44,7 @@ DEVICE_QUERIES: dict[str, tuple[int, Any]] = {  # name -> (number, type); bytes:
     "extensions": (0x1030, bytes),
     "platform": (0x1031, ctypes.c_size_t),
     "float64": (0x1032, ctypes.c_uint64),
+    "shares_host_memory": (0x1035, ctypes.c_uint32),
     "language": (0x103D, bytes),
     "max_subgroups": (0x105C, ctypes.c_uint32),  # of a workgroup
 }

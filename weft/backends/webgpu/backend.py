@@ -1,7 +1,7 @@
 """The WebGPU backend: every adapter that wgpu finds over Vulkan, Metal or Direct3D 12, with kernels in WGSL.
 
-`WebGpu` lists the adapters; each is a `WebGpuBackend`, opened when it is first asked for. A software adapter (Mesa's
-lavapipe, for tests) is marked as such. Adapters over OpenGL are left out where there is any other.
+`WebGpu` lists the adapters; each is a `WebGpuBackend`, opened when it is first asked for. Integrated GPUs come after
+others, software adapters (Mesa's lavapipe, for tests) last. Adapters over OpenGL are left out where there is any other.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ NEEDED_LIMITS = {
 }
 RENDERER_VERSION = 1  # of the form of kernels' texts
 MAX_GRID = 1 << 20  # workgroups of a launch
+LAST_TYPES = {"IntegratedGPU": 1, "CPU": 2}  # of adapters, in the order in which they follow the others
 
 
 class WebGpuBackend(GpuBackend):
@@ -79,7 +80,7 @@ class WebGpuBackend(GpuBackend):
             "webgpu", number, self, description, kinds,
             Features(workgroups=True, scalar_arguments=True, int64_arithmetic=False, subgroup_operations=bool(sizes)),
             offered, is_software=info["adapter_type"] == "CPU",
-            api=info["backend_type"].lower(),
+            is_integrated=info["adapter_type"] == "IntegratedGPU", api=info["backend_type"].lower(),
         )  # fmt: skip
         self.device = apply_kept_tuning(device)
 
@@ -149,10 +150,10 @@ class WebGpu:
 
 
 def find_adapters() -> list[Any]:
-    """wgpu's adapters, real ones first; those over OpenGL where there is no other."""
+    """wgpu's adapters: integrated GPUs after others, software last; those over OpenGL where there is no other."""
     os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())  # else a warning is printed
     import wgpu
 
     found = list(wgpu.gpu.enumerate_adapters_sync())
     chosen = [one for one in found if one.info["backend_type"] != "OpenGL"] or found
-    return sorted(chosen, key=lambda one: one.info["adapter_type"] == "CPU")
+    return sorted(chosen, key=lambda one: LAST_TYPES.get(one.info["adapter_type"], 0))
