@@ -6,18 +6,20 @@ available before memory is touched. Where nothing is known, nothing is refused.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
+from typing import Any
 
 CHECKED = 256 << 20  # bytes from which a request is compared with what is available
-_UNLIMITED = 1 << 60  # what control groups without a limit report, or more
+UNKNOWN = 1 << 60  # bytes in all, or more, where nothing is known
 
 
 def memory() -> tuple[int, int]:
-    """(bytes that can still be had, bytes in all); very many where nothing is known."""
+    """(bytes that can still be had, bytes in all); UNKNOWN or more where nothing is known."""
     available, total = _of_machine()
     for current, limit, reclaimable in (_of_group_v2(), _of_group_v1()):
-        if limit < min(total, _UNLIMITED):
+        if limit < min(total, UNKNOWN):
             total = limit
             available = min(available, max(limit - current + reclaimable, 0))
     return available, total
@@ -28,12 +30,28 @@ def _of_machine() -> tuple[int, int]:
     if "MemAvailable:" in fields:
         return (fields["MemAvailable:"] + fields.get("SwapFree:", 0)) << 10, fields.get("MemTotal:", 0) << 10
     if sys.platform == "win32":
-        return sys.maxsize, sys.maxsize
+        return _of_windows(ctypes.windll.kernel32)
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):
         return sys.maxsize, sys.maxsize
     return total, total
+
+
+class _MemoryStatus(ctypes.Structure):
+    """Windows' MEMORYSTATUSEX."""
+
+    _fields_ = (
+        ("length", ctypes.c_uint32), ("load", ctypes.c_uint32), ("total", ctypes.c_uint64),
+        ("available", ctypes.c_uint64), ("unused", ctypes.c_uint64 * 5),
+    )  # fmt: skip
+
+
+def _of_windows(kernel32: Any) -> tuple[int, int]:
+    status = _MemoryStatus(length=ctypes.sizeof(_MemoryStatus))
+    if not kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):
+        return sys.maxsize, sys.maxsize
+    return status.available, status.total
 
 
 def _of_group_v2(root: str = "/sys/fs/cgroup") -> tuple[int, int, int]:

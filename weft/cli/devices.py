@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 import weft
-from weft.base.errors import size_text
+from weft.plan.device import memory_text
 from weft.profiling.rates import rates
 from weft.profiling.tables import rate_text
 
@@ -34,12 +34,11 @@ def run(options: argparse.Namespace, console: Console) -> int:
     for device in weft.devices():
         if device.kind in NOT_COMPUTING:
             continue
-        free, total = device.backend.memory()
         mark = f"{device.name} *" if device is default else device.name
         name = Text(
             device.description + (" (software)" if device.is_software and "software" not in device.description else "")
         )
-        row: list[Any] = [mark, name, size_text(total), size_text(free)]
+        row: list[Any] = [mark, name, *memory_text(device)]
         if options.rates:
             found = rates(device)
             row += [rate_text(found.copy, "B"), rate_text(found.multiply, "flop")]

@@ -24,7 +24,7 @@ from weft.base.dtypes import ALL
 from weft.cli.devices import NOT_COMPUTING
 from weft.compiler.memory.report import size_text
 from weft.plan import kept_tuning
-from weft.plan.device import Device
+from weft.plan.device import Device, memory_text
 
 GOOD, BAD, LATER, NOTHING = Text("ok", "green"), Text("no", "red"), Text("-", "dim"), Text("")
 TOLERANCE = 1e-4
@@ -119,8 +119,7 @@ def _name(device: Device) -> str:
 
 
 def _properties(device: Device) -> Iterator[tuple[str, str]]:
-    free, total = device.backend.memory()
-    yield "memory", f"{size_text(total)}, {size_text(free)} free"
+    yield "memory", "{}, {} free".format(*memory_text(device))
     yield "dtypes", _dtypes(device)
     yield "features", ", ".join(device.features.describe())
     if device.features.workgroups:

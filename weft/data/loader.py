@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
+from weft.base import host_memory
 from weft.base.errors import RangeError, WeftError, hide_frames, problem
 from weft.base.tree import flatten
 from weft.core.boundary import entry_point
@@ -284,7 +285,10 @@ class DataLoader(Generic[Item]):
         rows = len(self.dataset)
         is_there = chosen is None and all(isinstance(one, Tensor) and one.device is target for one in parts)
         nbytes = sum(one.dtype.itemsize * rows * count_row_elements(one.shape) for one in parts)
-        return is_there or nbytes <= RESIDENT_SHARE * target.backend.memory()[0]
+        available, total = target.backend.memory()
+        if total >= host_memory.UNKNOWN:
+            return is_there or self._asks_resident is True
+        return is_there or nbytes <= RESIDENT_SHARE * available
 
     def _iterate_resident(self, data: ResidentData, progress: EpochProgress) -> Iterator[Any]:
         if self._next_plan is None or self._next_plan[0] is not data:

@@ -160,7 +160,15 @@ def describe_available(device: Device, nbytes: int) -> str:
     most, (available, total) = device.limits.allocation_bytes, device.backend.memory()
     if most and most < nbytes <= available:
         return f"at most {size_text(most)}, the largest allocation of the device"
+    if total >= host_memory.UNKNOWN:
+        return "what is available, which the device does not say"
     return f"at most {size_text(available)}, which are available of {size_text(total)}"
+
+
+def memory_text(device: Device) -> tuple[str, str]:
+    """A device's memory and what is free of it, in words."""
+    available, total = device.backend.memory()
+    return ("unknown", "unknown") if total >= host_memory.UNKNOWN else (size_text(total), size_text(available))
 
 
 class DeviceLost(DeviceError):

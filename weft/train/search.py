@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import weft
-from weft.base import tree
+from weft.base import host_memory, tree
 from weft.base.errors import GraphError, RangeError, ShapeError, problem
 from weft.core.tensor import Tensor
 from weft.train import nan, saving
@@ -215,5 +215,10 @@ def _resize(leaf: Any, rows: int, size: int, device: Any) -> Any:
 
 def free_bytes(device: Any) -> int:
     """Memory that a device has free."""
-    available, _ = device.backend.memory()
+    available, total = device.backend.memory()
+    if total >= host_memory.UNKNOWN:
+        given = f"{device}, which does not say how much memory it has"
+        raise problem(
+            RangeError, "find_batch_size", given, "a number of bytes", "give limit=, for example limit=4 << 30"
+        )
     return available

@@ -31,7 +31,7 @@ from weft.backends.webgpu import byte_copies
 from weft.backends.webgpu.clock import TIMESTAMP_FEATURES, Clock, Event
 from weft.backends.webgpu.compile import Compiler, Function
 from weft.backends.webgpu.errors import raise_wgpu_errors
-from weft.base import host_memory
+from weft.backends.webgpu.memory_size import memory_size
 from weft.base.errors import WeftError, exceeds_allocation
 from weft.base.locks import new_lock
 from weft.plan.plan import Code
@@ -39,7 +39,6 @@ from weft.plan.plan import Code
 MAX_PENDING = 64  # commands that wait to be submitted
 ARGUMENT_BYTES = 1 << 16  # of the words of pending launches
 MAX_BIND_GROUPS = 8192  # that are kept for the next launch with the same buffers
-UNKNOWN_MEMORY = 1 << 40  # wgpu does not say how much memory a GPU has
 SPARE_BYTES = 256  # of the buffer that stands for memory of 0 bytes
 STORAGE_USAGE = 128 | 8 | 4  # storage, copy to, copy from
 UNIFORM_USAGE = 64 | 8  # uniform, copy to
@@ -103,13 +102,12 @@ class WebGpuDriver:
         with raise_wgpu_errors(self.name):
             self.device = adapter.request_device_sync(required_features=list(features), required_limits=limits)
         with close_on_failure(self):
-            self._prepare(adapter.info["adapter_type"] == "CPU", features)
+            self._prepare(memory_size(adapter.info), features)
 
-    def _prepare(self, is_software: bool, features: Sequence[str]) -> None:
+    def _prepare(self, capacity: int, features: Sequence[str]) -> None:
         """What the device needs before its first launch."""
         self.queue = self.device.queue
         self.limits = dict(self.device.limits)
-        capacity = host_memory.memory()[1] if is_software else UNKNOWN_MEMORY
         self.largest = self.limits["max-buffer-size"] // RANGE_ALIGNMENT * RANGE_ALIGNMENT
         self.pool = HandleMemory(self._create, self._destroy, self.synchronise, capacity, self.name, self.largest)
         self._compiler = Compiler(self.device)
