@@ -20,7 +20,7 @@ from tests.unit.fake_driver import FakeGpu
 from tests.unit.networks import Training
 from weft.backends.opencl import backend as opencl_backend
 from weft.backends.opencl import compile as opencl_compile
-from weft.backends.opencl import library, pocl, replay
+from weft.backends.opencl import library, pocl
 from weft.backends.opencl.driver import MAX_PENDING_UPLOADS, OpenClDriver
 from weft.base import dtypes
 from weft.base.capabilities import Features, Limits
@@ -237,44 +237,6 @@ def test_a_pocl_that_cannot_be_given_a_name_is_refused(unknown_processor):
     with pytest.raises(DeviceError, match="does not know this processor"):
         pocl.name_unknown_processor(ctypes.addressof(words))
     assert list(words) == before
-
-
-# --- the native loop of a replay --------------------------------------------------------------------------------------
-
-Enqueue = ctypes.CFUNCTYPE(ctypes.c_int32, *library._CALLS["clEnqueueNDRangeKernel"])
-
-
-@pytest.fixture
-def enqueued(monkeypatch):
-    """What reaches `clEnqueueNDRangeKernel`, which fails at kernel 13."""
-    calls: list[tuple[Any, ...]] = []
-
-    def enqueue(queue, kernel, dimensions, offset, lanes, workgroup, events, wait_list, event):
-        first = [ctypes.c_size_t.from_address(place).value for place in (lanes, workgroup)]
-        calls.append((queue, kernel, dimensions, offset, *first, events, wait_list, event))
-        return -54 if kernel == 13 else 0
-
-    monkeypatch.setattr(library, "loader", lambda: SimpleNamespace(clEnqueueNDRangeKernel=Enqueue(enqueue)))
-    monkeypatch.setattr(replay, "_replay", replay._replay.__wrapped__)  # with this loader
-    return calls
-
-
-def test_a_replay_enqueues_each_launch_once_and_in_order(enqueued):
-    big = 1 << 40
-    replay.enqueue_all(5, replay.Launches.of([big + 7, 8, 9], [big, 64, 3], [32, 64, 1]))
-    assert enqueued == [
-        (5, kernel, 1, None, lanes, workgroup, 0, None, None)
-        for kernel, lanes, workgroup in [(big + 7, big, 32), (8, 64, 64), (9, 3, 1)]
-    ]
-    enqueued.clear()
-    replay.enqueue_all(5, replay.NOTHING)
-    assert not enqueued
-
-
-def test_a_launch_that_fails_ends_the_replay(enqueued):
-    with pytest.raises(DeviceError, match=r"INVALID_WORK_GROUP_SIZE \(-54\)"):
-        replay.enqueue_all(5, replay.Launches.of([12, 13, 14], [4, 4, 4], [4, 4, 4]))
-    assert [kernel for _, kernel, *_ in enqueued] == [12, 13]
 
 
 # --- PoCL ------------------------------------------------------------------------------------------------------------
