@@ -38,6 +38,20 @@ def cases(record: Record) -> Iterator[Case]:
                 yield Case(record, sample, dtype, True)
 
 
+def flushes_subnormals(device: weft.device) -> bool:
+    """Whether numbers below the normal range of float32 are 0 there, as WGSL allows."""
+    return not (weft.tensor(1e-40, device=device) > 0).item()
+
+
+def has_subnormals(case: Case) -> bool:
+    """Whether an input has numbers below the normal range of float32, in which 16 bits are computed, or of float64."""
+    found = [
+        array.astype(np.float64) for _, array in Inputs(case.sample, case.dtype).arrays if array.dtype.kind in "fV"
+    ]
+    least = np.finfo(np.float64 if case.dtype == "float64" else np.float32).smallest_normal
+    return any(((array != 0) & (np.abs(array) < least)).any() for array in found)
+
+
 def weights(shape: tuple[int, ...], dtype: weft.base.dtypes.DType) -> np.ndarray:
     """Fixed numbers, none zero, by which results are weighed into one scalar."""
     return (1.0 + np.cos(1.0 + np.arange(int(np.prod(shape)), dtype=np.float64)) / 2).reshape(shape).astype(dtype.numpy)
