@@ -41,9 +41,11 @@ class OpenClBackend(GpuBackend):
             super().__init__(driver)
             self.driver: OpenClDriver = driver
             self.dialect = with_subgroups(size) if size else OPENCL
-            memory = driver.memory()[1] / 2**30
             kind = "software" if software else "GPU" if _is_gpu(handle) else "accelerator"
-            about = f"{driver.name} ({kind}), {memory:.0f} GiB, {library.query(handle, 'version')}"
+            size_text = (
+                "" if software else f", {driver.memory()[1] / 2**30:.0f} GiB"
+            )  # PoCL's changes with what is free
+            about = f"{driver.name} ({kind}){size_text}, {library.query(handle, 'version')}"
             device = Device(
                 "opencl", number, self, about, supported_dtypes(handle),
                 Features(workgroups=True, scalar_arguments=True, subgroup_operations=bool(size)),
