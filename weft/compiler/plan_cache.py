@@ -28,7 +28,7 @@ from weft.compiler.memory.report import too_large
 from weft.compiler.program import Program
 from weft.kernels.ir.language import Kernel
 from weft.plan.device import Device
-from weft.plan.plan import Code, Plan
+from weft.plan.plan import Code, Interval, Plan, Slot
 from weft.plan.serialize import Damaged, Unstorable, canonical_text, pack, unpack
 
 ACTIVE = True  # tests that change the compiler under way switch it off
@@ -165,7 +165,7 @@ def _too_large_for(plan: Plan, backend: Any) -> Exception | None:
     that a kernel cannot bind it."""
     (device,) = backend.devices()
     most = device.limits.allocation_bytes
-    values = [*[slot for slot in plan.slots if slot.kind in ("input", "output")], *plan.arena]
+    values: list[Slot | Interval] = [*[slot for slot in plan.slots if slot.kind in ("input", "output")], *plan.arena]
     largest = max(values, key=lambda value: value.nbytes, default=None)
     if not most or largest is None or largest.nbytes <= most:
         return None
