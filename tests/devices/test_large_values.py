@@ -222,3 +222,19 @@ def test_a_tensor_that_is_more_than_one_allocation_is_refused():
     ):
         (one.reshape(300, 1) * one).cumsum(0).cumsum(1).sum().item()
     assert (one + 1).sum().item() == 600
+
+
+@pytest.mark.parametrize("name", ["zeros", "arange", "rand"])
+def test_a_value_that_no_kernel_binds(name: str):
+    """Its size is the fault where no allocation holds it, and the bindings are where one does. What has no operands
+    had no message: arange ended in a ValueError of the compiler."""
+
+    def make(count: int, device: Device) -> None:
+        with weft.device(device):
+            weft.eval(getattr(weft, name)(count, dtype=weft.float32))
+
+    with pytest.raises(weft.OutOfMemoryError, match=r"expected at most 256\.0 KiB, the largest allocation"):
+        make(9 * BINDING // 4, make_device(8, BINDING, PIECE))
+    with pytest.raises(weft.DeviceError, match=r"expected at most 8 bindings of a kernel"):
+        make(9 * BINDING // 4, make_device(8, BINDING))
+    make(BINDING // 4, make_device(8, BINDING))

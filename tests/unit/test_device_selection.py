@@ -90,6 +90,63 @@ def test_drivers_that_emulate_are_not_loaded_where_the_system_shows_no_gpu(machi
     assert weft.get_device("auto").name == "cpu"
 
 
+def fail(*args):
+    raise OSError("a file of the driver is too short")
+
+
+class Unopened(list):
+    """Devices, of which those that are None cannot be opened; `opened` counts the attempts."""
+
+    opened = 0
+
+    def __getitem__(self, number):
+        self.opened += 1
+        return list.__getitem__(self, number) or fail()
+
+
+def test_a_driver_that_does_not_start_hides_no_other(machine, monkeypatch):
+    card = gpu("webgpu", api="vulkan")
+    machine(webgpu=[card])
+    for kind in ("cuda", "hip", "opencl"):
+        monkeypatch.setitem(registry._loaded, kind, SimpleNamespace(devices=fail, reason=""))
+    assert weft.get_device("auto") is weft.get_device("gpu") is card
+    assert [one.name for one in weft.devices()] == ["cpu", "webgpu:0", "reference"]
+    monkeypatch.setitem(registry._loaded, "webgpu", SimpleNamespace(devices=fail, reason=""))
+    assert weft.get_device("auto").name == "cpu"
+    why = r"does not start \(OSError: a file of the driver is too short\)"
+    with pytest.raises(weft.DeviceError, match=rf"cuda: its driver {why}; .*webgpu: its driver {why}"):
+        weft.get_device("gpu")
+    with pytest.raises(weft.DeviceError, match=rf"'vulkan:0', but its driver {why}"):
+        weft.get_device("vulkan:0")
+    with pytest.raises(OSError, match="too short"):  # where it is named its own error shows
+        weft.get_device("opencl")
+
+
+def test_a_device_that_cannot_be_opened_hides_no_other(machine):
+    card = gpu("opencl", 1)
+    machine(opencl=Unopened([None, card]), webgpu=Unopened([None]))
+    assert weft.get_device("auto") is card
+    assert card in weft.devices()
+    machine(opencl=Unopened([None]), webgpu=Unopened([gpu("webgpu", is_software=True, description="x"), None]))
+    assert weft.get_device("auto").name == "cpu"
+    given = r"opencl: none of its devices answers; some cannot be opened: number 0: a file .*webgpu: only .*number 1: a"
+    with pytest.raises(weft.DeviceError, match=given):
+        weft.get_device("gpu")
+    with pytest.raises(weft.DeviceError, match=r"'vulkan', but .*; some cannot be opened: number 1: a file"):
+        weft.get_device("vulkan")
+
+
+def test_one_real_gpu_is_opened_not_all(machine):
+    cards = Unopened([gpu("webgpu", number, api="vulkan") for number in range(4)])
+    machine(webgpu=cards)
+    for name, opened in (("auto", 1), ("gpu", 1), ("vulkan", 1), ("gpu:1", 2), ("vulkan:2", 3)):
+        cards.opened = 0
+        weft.get_device(name)
+        assert cards.opened == opened, name
+    with pytest.raises(weft.DeviceError, match="'gpu:4'; expected 'gpu:0' to 'gpu:3'"):
+        weft.get_device("gpu:4")
+
+
 def test_names_of_interfaces(machine):
     machine(webgpu=[gpu("webgpu", 0, api="opengl"), gpu("webgpu", 1, api="vulkan"), gpu("webgpu", 2, api="vulkan")])
     assert weft.get_device("vulkan").name == weft.get_device("vulkan:0").name == "webgpu:1"

@@ -26,7 +26,7 @@ from weft.cli import tune as command_module
 from weft.plan import kept_tuning
 from weft.plan.device import Device
 from weft.plan.kept_tuning import KeptTuning
-from weft.profiling import tune_probes
+from weft.profiling import rates, tune_probes
 from weft.profiling.tune import KEPT, WRONG, Found, Trial
 from weft.profiling.tune_probes import DeviceProbe, probes_of, searched_fields
 
@@ -86,6 +86,15 @@ def test_another_device_does_not_read_it(other):
 def test_another_gpu_of_the_same_model_reads_it():
     kept_tuning.write(described(), KeptTuning(CHANGES))
     assert kept_tuning.read(described(index=3)) == KeptTuning(CHANGES)
+
+
+def test_another_amount_of_memory_reads_it():
+    """PoCL, and drivers of GPUs without memory of their own, report what depends on what is free."""
+    limits = Limits(processors=4, allocation_bytes=2 << 30)
+    kept_tuning.write(described(limits=limits), KeptTuning(CHANGES))
+    more = described(limits=replace(limits, allocation_bytes=4 << 30))
+    assert kept_tuning.read(more) == KeptTuning(CHANGES)
+    assert rates._key(more, "copy") == rates._key(described(limits=limits), "copy")
 
 
 def test_a_tuning_with_another_field_is_another_file(monkeypatch):

@@ -18,6 +18,7 @@ import weft.nn.functional as F
 from tests.unit.fake_cuda import Idle
 from tests.unit.fake_driver import FakeGpu
 from tests.unit.networks import Training
+from weft.backends.gpu import backend as gpu_backend
 from weft.backends.opencl import backend as opencl_backend
 from weft.backends.opencl import compile as opencl_compile
 from weft.backends.opencl import library, pocl
@@ -27,6 +28,7 @@ from weft.base.capabilities import Features, Limits
 from weft.base.tuning import Tuning
 from weft.errors import DeviceError, IndexRangeError, OutOfMemoryError
 from weft.kernels.ir.language import Geometry
+from weft.plan import kept_tuning
 from weft.plan.device import Device, DeviceLost
 from weft.plan.plan import Code
 from weft.render.dialects.opencl import FIXED_SIZE, OPENCL, SHUFFLES, SUBGROUPS, with_subgroups
@@ -249,6 +251,23 @@ def device() -> Device:
         return weft.get_device("opencl")
     except DeviceError as error:
         pytest.skip(str(error))
+
+
+def test_the_description_of_an_emulated_device_stays(device, monkeypatch):
+    """It is part of the name of what is kept for the device; PoCL's memory differs from process to process."""
+    if not device.is_software:
+        pytest.skip("a real GPU")
+    query = library.query
+    changed = {"memory": 3 << 30, "largest_allocation": 1 << 30}
+    monkeypatch.setattr(library, "query", lambda handle, name: changed.get(name) or query(handle, name))
+    other = opencl_backend.OpenClBackend(device.backend.driver.handle).device
+    try:
+        assert other.limits.allocation_bytes == 1 << 30
+        assert other.description == device.description
+        assert kept_tuning._key(other) == kept_tuning._key(device)
+    finally:
+        other.backend.driver.close()
+        gpu_backend._backends.discard(other.backend)
 
 
 def test_a_tensor_by_name(device):

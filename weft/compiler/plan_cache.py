@@ -22,11 +22,13 @@ import numpy as np
 from weft.base import disk
 from weft.base.capabilities import Features, Limits
 from weft.base.dtypes import DType
+from weft.base.errors import DeviceError
 from weft.compiler.inspect.diagnose import join_site, split_site
+from weft.compiler.memory.report import too_large
 from weft.compiler.program import Program
 from weft.kernels.ir.language import Kernel
 from weft.plan.device import Device
-from weft.plan.plan import Code, Plan
+from weft.plan.plan import Code, Interval, Plan, Slot
 from weft.plan.serialize import Damaged, Unstorable, canonical_text, pack, unpack
 
 ACTIVE = True  # tests that change the compiler under way switch it off
@@ -152,4 +154,19 @@ def render_kernels(plan: Plan, backend: Any) -> Plan:
             return type(value)(*[visit(getattr(value, field.name)) for field in fields(value)])
         return value
 
-    return replace(plan, steps=visit(plan.steps))
+    try:
+        return replace(plan, steps=visit(plan.steps))
+    except DeviceError as error:
+        raise _too_large_for(plan, backend) or error from None
+
+
+def _too_large_for(plan: Plan, backend: Any) -> Exception | None:
+    """The error for a plan with a value that no allocation of the device holds: then this is what is wrong, and not
+    that a kernel cannot bind it."""
+    (device,) = backend.devices()
+    most = device.limits.allocation_bytes
+    values: list[Slot | Interval] = [*[slot for slot in plan.slots if slot.kind in ("input", "output")], *plan.arena]
+    largest = max(values, key=lambda value: value.nbytes, default=None)
+    if not most or largest is None or largest.nbytes <= most:
+        return None
+    return too_large(largest.label or device.name, plan, {}, device, ())

@@ -7,13 +7,12 @@ CPU; a device that emulates a GPU in software (`Device.is_software`) is used onl
 
 from __future__ import annotations
 
-import contextlib
 import copyreg
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from weft.backends.registry import APIS, BACKENDS, EMULATED, FASTEST, PLANNED, load, may_have_gpu
-from weft.base.errors import DeviceError, WeftError, problem
+from weft.base.errors import DeviceError, problem
 from weft.base.singletons import singleton
 from weft.plan.device import ENTERED, Device, Present
 
@@ -41,27 +40,30 @@ def get(device: str | Device | int | None = None) -> Device:
     if type(device) is int:  # as in PyTorch
         device = f"cuda:{device}"
     kind, _, number = str(device).partition(":")
-    found = _devices_named(kind, f"{device!r}")
-    if not number or (number.isdigit() and int(number) < len(found)):
-        return found[int(number or 0)]
+    wanted = int(number or 0) if not number or number.isdecimal() else None
+    found = _devices_named(kind, f"{device!r}", None if wanted is None else wanted + 1)
+    if wanted is not None and wanted < len(found):
+        return found[wanted]
     expected = f"'{kind}:0'" + (f" to '{kind}:{len(found) - 1}'" if len(found) > 1 else "")
     raise problem(DeviceError, "device", f"{device!r}", expected, "`weft doctor` lists them")
 
 
-def _devices_named(kind: str, given: str) -> Sequence[Device]:
-    """The devices that `kind` means, without its number; DeviceError where there is none."""
+def _devices_named(kind: str, given: str, most: int | None) -> Sequence[Device]:
+    """The devices that `kind` means, without its number; DeviceError where there is none. Of those that have to be
+    opened to be known, the first `most` are enough."""
     if kind in BACKENDS:
         return load(kind).devices() or _refuse(given, load(kind).reason)
     if kind == "auto":
-        return _real_gpus() or load("cpu").devices()
+        return _real_gpus(most) or load("cpu").devices()
     if kind == "gpu":
-        return _real_gpus() or _refuse(
+        return _real_gpus(most) or _refuse(
             given, "no GPU answers. " + "; ".join(f"{one}: {_why_no_gpu(one)}" for one in FASTEST)
         )
     if APIS.get(kind) in BACKENDS:
-        platform = load(APIS[kind])
-        found = [one for one in _open_all(platform.devices()) if one.api == kind]
-        return found or _refuse(given, platform.reason or f"no WebGPU device here is reached through {kind}")
+        devices, reason = _list_devices(APIS[kind])
+        found, failures = _open_all(devices, lambda one: one.api == kind, most)
+        reason = reason or f"no WebGPU device here is reached through {kind}"
+        return found or _refuse(given, reason + _failures_text(failures))
     names = [*BACKENDS, *[api for api, owner in APIS.items() if owner in BACKENDS], "auto", "gpu"]
     expected, fix = f"one of {sorted(names)}", "use 'auto' for the best device present"
     if kind in PLANNED or kind in APIS:
@@ -75,40 +77,66 @@ def _refuse(given: str, reason: str) -> NoReturn:
     )
 
 
-def _open_all(devices: Sequence[Device]) -> list[Device]:
-    """Those that answer."""
-    found = []
+def _list_devices(kind: str) -> tuple[Sequence[Device], str]:
+    """The devices of a kind, and why there is none. A driver that does not start is one that is not there: those of the
+    other kinds are still of use."""
+    try:
+        platform = load(kind)
+        return platform.devices(), platform.reason
+    except Exception as error:  # of the driver's own kinds, too
+        return (), f"its driver does not start ({type(error).__name__}: {error})"
+
+
+def _open_all(
+    devices: Sequence[Device], is_wanted: Callable[[Device], bool] = lambda device: True, most: int | None = None
+) -> tuple[list[Device], list[str]]:
+    """Those that answer and are wanted, the first `most` of them, and why others do not answer."""
+    found: list[Device] = []
+    failures: list[str] = []
     for number in range(len(devices)):
-        with contextlib.suppress(WeftError):
-            found.append(devices[number])
-    return found
+        if len(found) == most:
+            break
+        try:
+            device = devices[number]
+        except Exception as error:  # as above
+            failures.append(f"number {number}: {error}")
+        else:
+            if is_wanted(device):
+                found.append(device)
+    return found, failures
 
 
-def _real_gpus() -> Sequence[Device]:
-    """The GPUs of the fastest kind that has any; a kind that has only integrated ones comes after the others."""
-    integrated: list[Sequence[Device]] = []
+def _failures_text(failures: list[str]) -> str:
+    return f"; some cannot be opened: {'; '.join(failures)}" if failures else ""
+
+
+def _real_gpus(most: int | None = None) -> Sequence[Device]:
+    """The GPUs of the fastest kind that has any; a kind whose first one is integrated comes after the others."""
+    integrated: Sequence[Device] = ()
     for kind in FASTEST:
         if kind in BACKENDS and (kind not in EMULATED or may_have_gpu()):
-            found = load(kind).devices()
+            found = _list_devices(kind)[0]
             if kind in EMULATED:
-                found = [one for one in _open_all(found) if not one.is_software]
-                if found and all(one.is_integrated for one in found):
-                    integrated.append(found)
+                found = _open_all(found, lambda one: not one.is_software, most)[0]
+                if found and found[0].is_integrated:
+                    integrated = integrated or found
                     continue
             if found:
                 return found
-    return integrated[0] if integrated else ()
+    return integrated
 
 
 def _why_no_gpu(kind: str) -> str:
     """Why there is no GPU of this type."""
     if kind not in BACKENDS:
         return "this version has no backend for it"
-    platform = load(kind)
-    if not platform.devices():
-        return platform.reason
-    names = ", ".join(one.description for one in _open_all(platform.devices()))
-    return f"only emulated in software ({names})" if names else "no device can be opened"
+    devices, reason = _list_devices(kind)
+    if not devices:
+        return reason
+    opened, failures = _open_all(devices)
+    names = ", ".join(one.description for one in opened)
+    text = f"only emulated in software ({names})" if names else "none of its devices answers"
+    return text + _failures_text(failures)
 
 
 def _reduce(device: Device) -> tuple[Any, ...]:
@@ -171,7 +199,12 @@ def devices() -> list[Device]:
     """The devices that compute here: every one of every backend but `null`, those that emulate a GPU in software
     (`is_software`) included. A GPU that does not answer, as when another
     process has it for itself, is left out; `weft doctor` tells why."""
-    return [device for kind in BACKENDS if kind != "null" for device in _open_all(load(kind).devices())]
+    return [
+        device
+        for kind in BACKENDS
+        if kind != "null"
+        for device in _open_all(_list_devices(kind)[0] if kind in FASTEST else load(kind).devices())[0]
+    ]
 
 
 Present.devices = staticmethod(devices)

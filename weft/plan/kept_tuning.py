@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from weft.base import disk
+from weft.base.capabilities import Limits
 from weft.base.digest import digest
 from weft.base.errors import DeviceError, problem
 from weft.base.tuning import Tuning
@@ -117,6 +118,12 @@ def file_of(device: Device) -> str | None:
     return disk.find(disk.TUNING, key) if key else None
 
 
+def lasting_limits(device: Device) -> Limits:
+    """The limits of a device without the size of an allocation, which drivers of memory that the host uses, too, work
+    out from what is free: what was measured holds for the next process that opens the device."""
+    return replace(device.limits, allocation_bytes=0)
+
+
 def _key(device: Device) -> str | None:
     """What the numbers depend on, as the name of a file; None for a device of which nothing is kept."""
     identity = device.backend.identity()
@@ -124,7 +131,7 @@ def _key(device: Device) -> str | None:
         return None
     return digest(
         format=FORMAT, kind=device.kind, description=device.description, features=device.features,
-        limits=device.limits, identity=identity, usual=class_tuning(device),
+        limits=lasting_limits(device), identity=identity, usual=class_tuning(device),
         names=tuple([one.name for one in fields(Tuning)]),
     )  # fmt: skip
 

@@ -25,6 +25,7 @@ from weft.base.errors import OutOfMemoryError
 from weft.compiler.program import product_precision
 from weft.jit.compiled import Compiled
 from weft.plan.device import Device
+from weft.plan.kept_tuning import lasting_limits
 from weft.profiling.isolated_run import IsolatedRun
 
 COPIED_BYTES = {"cpu": 64 << 20}  # of an operand; other devices: 256 MiB
@@ -94,7 +95,7 @@ def _key(device: Device, what: str) -> str | None:
     identity = device.backend.identity()
     if identity is None:
         return None
-    facts = [device.kind, device.description, identity, repr(device.limits), weft.__version__, what]
+    facts = [device.kind, device.description, identity, repr(lasting_limits(device)), weft.__version__, what]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 

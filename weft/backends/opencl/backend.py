@@ -42,12 +42,12 @@ class OpenClBackend(GpuBackend):
             super().__init__(driver)
             self.driver: OpenClDriver = driver
             self.dialect = with_subgroups(size) if size else OPENCL
-            memory = driver.memory()[1] / 2**30
             integrated = is_integrated(handle)
             kind = "software" if software else "accelerator"
             if _is_gpu(handle):
                 kind = "integrated GPU" if integrated else "GPU"
-            about = f"{driver.name} ({kind}), {memory:.0f} GiB, {library.query(handle, 'version')}"
+            memory = "" if software else f", {driver.memory()[1] / 2**30:.0f} GiB"  # PoCL's changes with what is free
+            about = f"{driver.name} ({kind}){memory}, {library.query(handle, 'version')}"
             device = Device(
                 "opencl", number, self, about, supported_dtypes(handle),
                 Features(workgroups=True, scalar_arguments=True, subgroup_operations=bool(size)),

@@ -18,6 +18,7 @@ from typing import Any
 
 from weft.backends.gpu.handles import RANGE_ALIGNMENT, HandleMemory
 from weft.backends.gpu.opened import close_on_failure
+from weft.backends.gpu.run_ahead import RunAhead
 from weft.backends.opencl import library
 from weft.backends.opencl.compile import Compiler
 from weft.backends.opencl.library import call, create, make_error
@@ -122,6 +123,7 @@ class OpenClDriver:
         self.dropped: deque[int] = deque()  # kernel objects that nothing refers to any more
         self._pending: deque[tuple[_Event, Any, int]] = deque()  # uploads under way, with the memory that they read
         self._pending_bytes = self._since_flush = 0
+        self._ahead = RunAhead(self._enqueue_mark, _wait_for)
         self._recording: list[Recorded] | None = None
         self._functions: dict[tuple, _Function] = {}
         self._loading = new_lock()
@@ -150,6 +152,7 @@ class OpenClDriver:
             call("clReleaseKernel", self.dropped.popleft())
 
     def synchronise(self) -> None:
+        self._ahead.wait()
         call("clFinish", self.queue)
         self._forget_all_uploads()
         self._use(self._plain)
@@ -158,11 +161,16 @@ class OpenClDriver:
         """What is enqueued from now on goes to `queue`, and runs after all that was enqueued before."""
         if queue == self.queue:
             return
-        event = _Event()
-        call("clEnqueueMarkerWithWaitList", self.queue, 0, None, ctypes.addressof(event.handle))
+        event = self._enqueue_mark()
         call("clFlush", self.queue)
         call("clEnqueueBarrierWithWaitList", queue, 1, ctypes.addressof(event.handle), None)
         self.queue = queue
+
+    def _enqueue_mark(self) -> _Event:
+        """An event that is complete when all that was enqueued before is."""
+        event = _Event()
+        call("clEnqueueMarkerWithWaitList", self.queue, 0, None, ctypes.addressof(event.handle))
+        return event
 
     # --- memory ---
 
@@ -223,7 +231,7 @@ class OpenClDriver:
             event, _, nbytes = pending[0]
             if event.handle.value:  # else it was never enqueued
                 if self._pending_bytes > MAX_PENDING_BYTES or len(pending) > MAX_PENDING_UPLOADS:
-                    call("clWaitForEvents", 1, ctypes.addressof(event.handle))
+                    _wait_for(event)
                 place = ctypes.addressof(status)
                 call("clGetEventInfo", event.handle, library.EVENT_STATUS, 4, place, None)
                 if status.value > library.COMPLETE:
@@ -237,17 +245,20 @@ class OpenClDriver:
 
     def download(self, address: int, pointer: int, nbytes: int) -> None:
         handle, offset = self.pool.split(pointer)
+        self._ahead.wait()
         call("clEnqueueReadBuffer", self.queue, handle, 1, offset, nbytes, address, 0, None, None)
         self._forget_all_uploads()  # the queue is in order, and was waited for
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         (to, to_at), (of, of_at) = self.pool.split(target), self.pool.split(source)
         call("clEnqueueCopyBuffer", self.queue, of, to, of_at, to_at, nbytes, 0, None, None)
+        self._ahead.count(1)
 
     def clear(self, pointer: int, nbytes: int) -> None:
         handle, offset = self.pool.split(pointer)
         size = 4 if offset % 4 == nbytes % 4 == 0 else 1
         call("clEnqueueFillBuffer", self.queue, handle, ZERO, size, offset, nbytes, 0, None, None)
+        self._ahead.count(1)
 
     # --- kernels ---
 
@@ -285,6 +296,7 @@ class OpenClDriver:
             if self._since_flush == LAUNCHES_BEFORE_FLUSH:
                 self._since_flush = 0
                 call("clFlush", self.queue)
+            self._ahead.count(1)
 
         return launch
 
@@ -307,6 +319,7 @@ class OpenClDriver:
     def replay_graph(self, graph: _Graph) -> None:
         enqueue_all(self.queue, graph.launches)
         call("clFlush", self.queue)
+        self._ahead.count(graph.launches.length)
 
     def destroy_graph(self, graph: _Graph) -> None:
         graph.kernels, graph.launches = [], NOTHING  # what is under way keeps its kernel objects
@@ -329,6 +342,10 @@ class OpenClDriver:
 
     def seconds_between(self, first: _Event, second: _Event) -> float:
         return (_end(second) - _end(first)) * 1e-9
+
+
+def _wait_for(event: _Event) -> None:
+    call("clWaitForEvents", 1, ctypes.addressof(event.handle))
 
 
 def _end(event: _Event) -> int:

@@ -19,16 +19,17 @@ import ctypes
 import functools
 import operator
 import struct
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from weft.backends.gpu.handles import RANGE_ALIGNMENT, HandleMemory
 from weft.backends.gpu.opened import close_on_failure
+from weft.backends.gpu.run_ahead import RunAhead
 from weft.backends.webgpu import byte_copies
 from weft.backends.webgpu.clock import TIMESTAMP_FEATURES, Clock, Event
+from weft.backends.webgpu.commands import Arguments, Graph, Launch
 from weft.backends.webgpu.compile import Compiler, Function
 from weft.backends.webgpu.errors import raise_wgpu_errors
 from weft.backends.webgpu.memory_size import memory_size
@@ -41,52 +42,13 @@ ARGUMENT_BYTES = 1 << 16  # of the words of pending launches
 MAX_BIND_GROUPS = 8192  # that are kept for the next launch with the same buffers
 SPARE_BYTES = 256  # of the buffer that stands for memory of 0 bytes
 STORAGE_USAGE = 128 | 8 | 4  # storage, copy to, copy from
-UNIFORM_USAGE = 64 | 8  # uniform, copy to
 READBACK_USAGE = 1 | 8  # mapped for reading, copy to
 READBACK_BYTES = 1 << 16  # of the buffer that small downloads go through
 
 
-def _call_each(functions: Sequence[Callable[[], Any]]) -> None:
-    """Call functions of C, with no place between them where an interrupt is raised."""
-    calls: Iterator[Any] = map(operator.call, functions)
-    deque(calls, 0)
-
-
-class _Arguments:
-    """The words of launches: bytes on the host, and the uniform buffer that gets them."""
-
-    def __init__(self, driver: WebGpuDriver, nbytes: int):
-        self.nbytes, self.used = nbytes, 0
-        self.data = bytearray(nbytes)
-        self.buffer = driver.create_buffer(nbytes, UNIFORM_USAGE)
-
-    def add(self, data: bytes, alignment: int) -> int:
-        """Put the words of a launch in; returns their offset."""
-        at = self.used
-        self.data[at : at + len(data)] = data
-        self.used = at + -(-len(data) // alignment) * alignment
-        return at
-
-
-class _Launch:
-    """A launch that is not bound yet: its words, and where the binding of each buffer begins."""
-
-    __slots__ = ("buffers", "data", "function", "windows", "workgroups")
-
-    def __init__(
-        self, function: Function, data: bytes, buffers: list[Any], windows: tuple[int, ...], workgroups: int
-    ):  # fmt: skip
-        self.function, self.data, self.buffers = function, data, buffers
-        self.windows, self.workgroups = windows, workgroups
-
-
-class _Graph:
-    """Commands that are replayed, and what they use."""
-
-    __slots__ = ("arguments", "commands")
-
-    def __init__(self, commands: list[Any], arguments: _Arguments | None):
-        self.commands, self.arguments = commands, arguments
+def _call_each(functions: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Call functions of C, with no place between them where an interrupt is raised; what they return."""
+    return list(map(operator.call, functions))
 
 
 class WebGpuDriver:
@@ -118,8 +80,10 @@ class WebGpuDriver:
         self._part_bytes = 1 << self._binding_bytes.bit_length() - 1
         self._window = self.limits["min-storage-buffer-offset-alignment"]
         self._commands: list[Any] = []  # that are not submitted yet
+        self._submitted = 0  # wgpu's number of the last submission
+        self._ahead = RunAhead(lambda: self._submitted, self._wait_for)
         self._captured: list[Any] | None = None  # of the graph that is being captured
-        self._arguments = _Arguments(self, ARGUMENT_BYTES)
+        self._arguments = Arguments(self, ARGUMENT_BYTES)
         self._groups: dict[tuple, Any] = {}
         self._offsets: dict[int, Any] = {}  # dynamic offsets as C arrays
         self._spare = self.create_buffer(SPARE_BYTES, STORAGE_USAGE)
@@ -200,6 +164,7 @@ class WebGpuDriver:
         first, last = at // 4 * 4, -(-(at + nbytes) // 4) * 4
         self.flush()
         with raise_wgpu_errors(self.name):
+            self._ahead.wait()
             data = self._read(buffer, first, last - first)
         start = np.frombuffer(data, np.uint8)
         ctypes.memmove(address, start.ctypes.data + at - first, nbytes)
@@ -275,7 +240,7 @@ class WebGpuDriver:
         windows: tuple[int, ...] = (0,) * len(buffers)
         if any(buffer is not None and buffer.size > self._binding_bytes for buffer in buffers):
             data, windows = self._windows(data, buffers)
-        launch = _Launch(function, bytes(data).ljust(function.argument_bytes, b"\0"), buffers, windows, workgroups)
+        launch = Launch(function, bytes(data).ljust(function.argument_bytes, b"\0"), buffers, windows, workgroups)
         if self._captured is not None:
             self._captured.append(launch)
             return
@@ -283,7 +248,7 @@ class WebGpuDriver:
             self.flush()
         self.enqueue(self._bind(launch, self._arguments))
 
-    def _bind(self, launch: _Launch, arguments: _Arguments) -> tuple:
+    def _bind(self, launch: Launch, arguments: Arguments) -> tuple:
         """The command of a launch whose words lie in `arguments`."""
         function = launch.function
         offset = self._offset(arguments.add(launch.data, self._alignment))
@@ -302,7 +267,7 @@ class WebGpuDriver:
         return data, tuple(windows)
 
     def _bind_group(
-        self, function: Function, arguments: _Arguments, buffers: list[Any], windows: tuple[int, ...]
+        self, function: Function, arguments: Arguments, buffers: list[Any], windows: tuple[int, ...]
     ) -> Any:
         key = function.layout, arguments, tuple(buffers), windows
         group = self._groups.get(key)
@@ -391,39 +356,44 @@ class WebGpuDriver:
             compute.end()
         finished = encoder.finish()
         submitted = self._ffi.new("WGPUCommandBuffer[]", [finished._internal])
-        submit = functools.partial(lib.wgpuQueueSubmit, self.queue._internal, 1, submitted)
-        _call_each([submit, *afterwards])
+        submit = functools.partial(lib.wgpuQueueSubmitForIndex, self.queue._internal, 1, submitted)
+        self._submitted = _call_each([submit, *afterwards])[0]
+        self._ahead.count(len(commands))
+
+    def _wait_for(self, submission: int) -> None:
+        self._lib.wgpuDevicePoll(self.device._internal, True, self._ffi.new("uint64_t *", submission))
 
     def synchronise(self) -> None:
         self.flush()
         with raise_wgpu_errors(self.name):
+            self._ahead.wait()
             self.device._poll_wait()
             self._submit([])  # fails where the device is lost: waiting does not; wgpu keeps what is finished otherwise
 
     # --- graphs ---
 
-    def capture_graph(self, enqueue: Callable[[], None]) -> _Graph:
+    def capture_graph(self, enqueue: Callable[[], None]) -> Graph:
         self.flush()
         captured = self._captured = []
         try:
             enqueue()
         finally:
             self._captured = None
-        sizes = [len(one.data) for one in captured if isinstance(one, _Launch)]
+        sizes = [len(one.data) for one in captured if isinstance(one, Launch)]
         if not sizes:
-            return _Graph(captured, None)
-        arguments = _Arguments(self, sum(-(-size // self._alignment) * self._alignment for size in sizes))
-        commands = [self._bind(one, arguments) if isinstance(one, _Launch) else one for one in captured]
+            return Graph(captured, None)
+        arguments = Arguments(self, sum(-(-size // self._alignment) * self._alignment for size in sizes))
+        commands = [self._bind(one, arguments) if isinstance(one, Launch) else one for one in captured]
         with raise_wgpu_errors(self.name):
             self.queue.write_buffer(arguments.buffer, 0, arguments.data)
-        return _Graph(commands, arguments)
+        return Graph(commands, arguments)
 
-    def replay_graph(self, graph: _Graph) -> None:
+    def replay_graph(self, graph: Graph) -> None:
         self.flush()
         with raise_wgpu_errors(self.name):
             self._submit(graph.commands)
 
-    def destroy_graph(self, graph: _Graph) -> None:
+    def destroy_graph(self, graph: Graph) -> None:
         arguments = graph.arguments
         self._groups = {key: group for key, group in self._groups.items() if key[1] is not arguments}
         graph.commands = []
