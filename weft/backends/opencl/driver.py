@@ -307,6 +307,14 @@ class OpenClDriver:
             self._recording = None
         return _Graph(recorded, self._queue_argument)
 
+    def call_outside_capture(self, work: Callable[..., Any], *args: Any) -> Any:
+        before = self._recording
+        try:
+            self._recording = None
+            return work(*args)
+        finally:
+            self._recording = before
+
     def replay_graph(self, graph: _Graph) -> None:
         """C code goes through the calls: no interrupt is raised between them."""
         statuses = itertools.starmap(library.loader().clEnqueueNDRangeKernel, graph.calls)

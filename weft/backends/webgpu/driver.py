@@ -8,19 +8,22 @@ command buffer of them and submits it.
 
 WebGPU moves words of four bytes: other numbers of bytes go through small kernels (`backends.webgpu.byte_copies`).
 
-A signal handler may raise at any call (Ctrl-C does; see `weft.base.locks`). Pending commands stay pending until they
-are submitted: C code submits and forgets them, which nothing interrupts. The buffer for small downloads is out of its
-place while it is mapped: submitting a command that writes to a mapped buffer would end the process.
+A signal handler may raise at any call (Ctrl-C does; see `weft.base.locks`), or compute something on this device.
+Pending commands stay pending until they are submitted: C code submits and forgets them, which nothing interrupts, and
+only if nothing was put on the queue since the submission was begun; else it is begun anew. The buffer for small
+downloads is out of its place while it is mapped: submitting a command that writes to a mapped buffer would end the
+process.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import operator
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +32,7 @@ from weft.backends.gpu.handles import RANGE_ALIGNMENT, HandleMemory
 from weft.backends.gpu.opened import close_on_failure
 from weft.backends.webgpu import byte_copies
 from weft.backends.webgpu.clock import TIMESTAMP_FEATURES, Clock, Event
+from weft.backends.webgpu.commands import Arguments, Graph, Launch, encode
 from weft.backends.webgpu.compile import Compiler, Function
 from weft.backends.webgpu.errors import raise_wgpu_errors
 from weft.base import host_memory
@@ -45,49 +49,7 @@ STORAGE_USAGE = 128 | 8 | 4  # storage, copy to, copy from
 UNIFORM_USAGE = 64 | 8  # uniform, copy to
 READBACK_USAGE = 1 | 8  # mapped for reading, copy to
 READBACK_BYTES = 1 << 16  # of the buffer that small downloads go through
-
-
-def _call_each(functions: Sequence[Callable[[], Any]]) -> None:
-    """Call functions of C, with no place between them where an interrupt is raised."""
-    calls: Iterator[Any] = map(operator.call, functions)
-    deque(calls, 0)
-
-
-class _Arguments:
-    """The words of launches: bytes on the host, and the uniform buffer that gets them."""
-
-    def __init__(self, driver: WebGpuDriver, nbytes: int):
-        self.nbytes, self.used = nbytes, 0
-        self.data = bytearray(nbytes)
-        self.buffer = driver.create_buffer(nbytes, UNIFORM_USAGE)
-
-    def add(self, data: bytes, alignment: int) -> int:
-        """Put the words of a launch in; returns their offset."""
-        at = self.used
-        self.data[at : at + len(data)] = data
-        self.used = at + -(-len(data) // alignment) * alignment
-        return at
-
-
-class _Launch:
-    """A launch that is not bound yet: its words, and where the binding of each buffer begins."""
-
-    __slots__ = ("buffers", "data", "function", "windows", "workgroups")
-
-    def __init__(
-        self, function: Function, data: bytes, buffers: list[Any], windows: tuple[int, ...], workgroups: int
-    ):  # fmt: skip
-        self.function, self.data, self.buffers = function, data, buffers
-        self.windows, self.workgroups = windows, workgroups
-
-
-class _Graph:
-    """Commands that are replayed, and what they use."""
-
-    __slots__ = ("arguments", "commands")
-
-    def __init__(self, commands: list[Any], arguments: _Arguments | None):
-        self.commands, self.arguments = commands, arguments
+MAX_CALLS = 3  # of C that end a submission
 
 
 class WebGpuDriver:
@@ -120,8 +82,9 @@ class WebGpuDriver:
         self._part_bytes = 1 << self._binding_bytes.bit_length() - 1
         self._window = self.limits["min-storage-buffer-offset-alignment"]
         self._commands: list[Any] = []  # that are not submitted yet
+        self._ticket: list[bool] = []  # of the submission that was begun last; empty: it may not go on
         self._captured: list[Any] | None = None  # of the graph that is being captured
-        self._arguments = _Arguments(self, ARGUMENT_BYTES)
+        self._arguments = Arguments(self.create_buffer(ARGUMENT_BYTES, UNIFORM_USAGE), ARGUMENT_BYTES)
         self._groups: dict[tuple, Any] = {}
         self._offsets: dict[int, Any] = {}  # dynamic offsets as C arrays
         self._spare = self.create_buffer(SPARE_BYTES, STORAGE_USAGE)
@@ -213,7 +176,7 @@ class WebGpuDriver:
         readback, self._readback = self._readback, None
         if readback is None:
             readback = self.device.create_buffer(size=READBACK_BYTES, usage=READBACK_USAGE)
-        self._submit([lambda encoder: encoder.copy_buffer_to_buffer(buffer, first, readback, 0, nbytes)])
+        self._submit_now([lambda encoder: encoder.copy_buffer_to_buffer(buffer, first, readback, 0, nbytes)])
         readback.map_sync("READ_NOSYNC", 0, nbytes)
         data = readback.read_mapped(0, nbytes)
         readback.unmap()
@@ -277,15 +240,10 @@ class WebGpuDriver:
         windows: tuple[int, ...] = (0,) * len(buffers)
         if any(buffer is not None and buffer.size > self._binding_bytes for buffer in buffers):
             data, windows = self._windows(data, buffers)
-        launch = _Launch(function, bytes(data).ljust(function.argument_bytes, b"\0"), buffers, windows, workgroups)
-        if self._captured is not None:
-            self._captured.append(launch)
-            return
-        if self._arguments.used + function.argument_bytes > self._arguments.nbytes:
-            self.flush()
-        self.enqueue(self._bind(launch, self._arguments))
+        launch = Launch(function, bytes(data).ljust(function.argument_bytes, b"\0"), buffers, windows, workgroups)
+        self.enqueue(launch)
 
-    def _bind(self, launch: _Launch, arguments: _Arguments) -> tuple:
+    def _bind(self, launch: Launch, arguments: Arguments) -> tuple:
         """The command of a launch whose words lie in `arguments`."""
         function = launch.function
         offset = self._offset(arguments.add(launch.data, self._alignment))
@@ -304,7 +262,7 @@ class WebGpuDriver:
         return data, tuple(windows)
 
     def _bind_group(
-        self, function: Function, arguments: _Arguments, buffers: list[Any], windows: tuple[int, ...]
+        self, function: Function, arguments: Arguments, buffers: list[Any], windows: tuple[int, ...]
     ) -> Any:
         key = function.layout, arguments, tuple(buffers), windows
         group = self._groups.get(key)
@@ -346,86 +304,102 @@ class WebGpuDriver:
             self._captured.append(command)
             return
         self._commands.append(command)
+        self._ticket.clear()
         if len(self._commands) >= MAX_PENDING:
             self.flush()
 
     def flush(self) -> None:
         """Submit what is pending."""
-        if not self._commands:
-            return
-        assert self._captured is None
-        arguments = self._arguments
-        forget: list[Callable[[], Any]] = [self._commands.clear, functools.partial(setattr, arguments, "used", 0)]
-        try:
-            with raise_wgpu_errors(self.name):
-                if arguments.used:
-                    self.queue.write_buffer(arguments.buffer, 0, memoryview(arguments.data)[: arguments.used])
-                self._submit(self._commands, *forget)
-        except WeftError:  # what wgpu refuses, it would refuse again
-            _call_each(forget)
-            raise
+        while self._commands:
+            assert self._captured is None
+            ticket = self._begin_submission()
+            try:
+                with raise_wgpu_errors(self.name):
+                    commands = self._bind_pending()
+                    forget = functools.partial(operator.delitem, self._commands, slice(len(commands)))
+                    self._submit(commands, ticket, forget)
+            except WeftError:
+                if ticket:  # else a signal handler submitted it, and maybe freed what it uses
+                    self._commands.clear()  # what wgpu refuses, it would refuse again
+                    raise
 
-    def _submit(self, commands: list[Any], *afterwards: Callable[[], Any]) -> None:
-        """Encode commands into one command buffer and submit it. `afterwards` are functions of C, called together with
-        the one that submits."""
-        lib = self._lib
-        set_pipeline, set_group = lib.wgpuComputePassEncoderSetPipeline, lib.wgpuComputePassEncoderSetBindGroup
-        dispatch = lib.wgpuComputePassEncoderDispatchWorkgroups
-        encoder = self.device.create_command_encoder()
-        compute, handle, last = None, None, None
-        for command in commands:
-            if type(command) is tuple:
-                pipeline, group, offset, columns, rows, _ = command
-                if compute is None:
-                    compute = encoder.begin_compute_pass()
-                    handle, last = compute._internal, None
-                if pipeline is not last:
-                    set_pipeline(handle, pipeline)
-                    last = pipeline
-                set_group(handle, 0, group, 1, offset)
-                dispatch(handle, columns, rows, 1)
-            else:
-                if compute is not None:
-                    compute.end()
-                    compute = None
-                command(encoder)
-        if compute is not None:
-            compute.end()
-        finished = encoder.finish()
-        submitted = self._ffi.new("WGPUCommandBuffer[]", [finished._internal])
-        submit = functools.partial(lib.wgpuQueueSubmit, self.queue._internal, 1, submitted)
-        _call_each([submit, *afterwards])
+    def _bind_pending(self) -> list[Any]:
+        """The first pending commands, with their words in the buffer for these: as many as find room there."""
+        arguments, commands = self._arguments, []
+        arguments.used = 0
+        for command in list(self._commands):
+            if isinstance(command, Launch):
+                if arguments.used + command.function.argument_bytes > arguments.nbytes:
+                    break
+                command = self._bind(command, arguments)
+            commands.append(command)
+        if arguments.used:
+            self.queue.write_buffer(arguments.buffer, 0, memoryview(arguments.data)[: arguments.used])
+        return commands
+
+    def _begin_submission(self) -> list[bool]:
+        """What says whether a submission may go on: emptied by whatever is put on the queue from now on."""
+        self._ticket.clear()
+        self._ticket = [True] * MAX_CALLS
+        return self._ticket
+
+    def _submit_now(self, commands: list[Any]) -> None:
+        """Submit commands after what is pending."""
+        self.flush()
+        while not self._submit(commands, self._begin_submission()):
+            self.flush()
+
+    def _submit(self, commands: list[Any], ticket: list[bool], *afterwards: Callable[[], Any]) -> bool:
+        """Encode commands into one command buffer and submit it; `afterwards` are functions of C, called together with
+        the one that submits. Whether it was submitted: not where the ticket is empty by then."""
+        finished, is_submitted = encode(self.device, self._lib, commands), [False]
+        handles = self._ffi.new("WGPUCommandBuffer[]", [finished._internal])
+        submit = functools.partial(self._lib.wgpuQueueSubmit, self.queue._internal, 1, handles)
+        note = functools.partial(operator.setitem, is_submitted, 0, True)
+        calls: list[Callable[[], Any]] = [submit, note, *afterwards]
+        deque(map(operator.call, itertools.compress(calls, ticket)), 0)
+        return is_submitted[0]
 
     def synchronise(self) -> None:
         self.flush()
         with raise_wgpu_errors(self.name):
             self.device._poll_wait()
-            self._submit([])  # fails where the device is lost: waiting does not; wgpu keeps what is finished otherwise
+            self._submit_now(
+                []
+            )  # fails where the device is lost: waiting does not; wgpu keeps what is finished otherwise
 
     # --- graphs ---
 
-    def capture_graph(self, enqueue: Callable[[], None]) -> _Graph:
+    def capture_graph(self, enqueue: Callable[[], None]) -> Graph:
         self.flush()
         captured = self._captured = []
         try:
             enqueue()
         finally:
             self._captured = None
-        sizes = [len(one.data) for one in captured if isinstance(one, _Launch)]
+        sizes = [len(one.data) for one in captured if isinstance(one, Launch)]
         if not sizes:
-            return _Graph(captured, None)
-        arguments = _Arguments(self, sum(-(-size // self._alignment) * self._alignment for size in sizes))
-        commands = [self._bind(one, arguments) if isinstance(one, _Launch) else one for one in captured]
+            return Graph(captured, None)
+        nbytes = sum(-(-size // self._alignment) * self._alignment for size in sizes)
+        arguments = Arguments(self.create_buffer(nbytes, UNIFORM_USAGE), nbytes)
+        commands = [self._bind(one, arguments) if isinstance(one, Launch) else one for one in captured]
         with raise_wgpu_errors(self.name):
             self.queue.write_buffer(arguments.buffer, 0, arguments.data)
-        return _Graph(commands, arguments)
+        return Graph(commands, arguments)
 
-    def replay_graph(self, graph: _Graph) -> None:
-        self.flush()
+    def call_outside_capture(self, work: Callable[..., Any], *args: Any) -> Any:
+        before = self._captured
+        try:
+            self._captured = None
+            return work(*args)
+        finally:
+            self._captured = before
+
+    def replay_graph(self, graph: Graph) -> None:
         with raise_wgpu_errors(self.name):
-            self._submit(graph.commands)
+            self._submit_now(graph.commands)
 
-    def destroy_graph(self, graph: _Graph) -> None:
+    def destroy_graph(self, graph: Graph) -> None:
         arguments = graph.arguments
         self._groups = {key: group for key, group in self._groups.items() if key[1] is not arguments}
         graph.commands = []
