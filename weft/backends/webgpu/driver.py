@@ -329,7 +329,7 @@ class WebGpuDriver:
         arguments.used = 0
         for command in list(self._commands):
             if isinstance(command, Launch):
-                if arguments.used + command.function.argument_bytes > arguments.nbytes:
+                if commands and arguments.used + command.function.argument_bytes > arguments.nbytes:
                     break
                 command = self._bind(command, arguments)
             commands.append(command)
