@@ -325,7 +325,8 @@ class WebGpuDriver:
 
     def _bind_pending(self) -> list[Any]:
         """The first pending commands, with their words in the buffer for these: as many as find room there."""
-        arguments, commands = self._arguments, []
+        arguments = self._arguments
+        commands: list[Any] = []
         arguments.used = 0
         for command in list(self._commands):
             if isinstance(command, Launch):
