@@ -10,7 +10,7 @@
 #   make test-devices    OpenCL on PoCL and WebGPU on lavapipe, where they are installed
 #   make bench-compile   how long growing programs take to compile
 #   make replay  which kernels and plans a change reaches (ARGS=--record: they are meant)
-#   make fuzz    random graphs, GRAPHS=20000 of them, and 3,000 more on emulated GPUs
+#   make fuzz    random graphs, GRAPHS=20000 of them, and 5,000 more on emulated GPUs
 #   make kernels docs/kernels.md, from the list of kernels
 #   make opinfo  torch's own samples of its operators (ARGS=softmax: one, ARGS=--report: totals, worst first)
 #   make test-gpu        on a machine with a GPU; ARGS="--device opencl --shard 2/5": which GPU, the second of five parts

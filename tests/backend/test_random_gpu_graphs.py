@@ -1,6 +1,6 @@
 """Random graphs through the GPU schedule, for random GPUs, run by an emulator that looks for races.
 
-The tests below draw 210 graphs, the same ones each time; `make fuzz GRAPHS=20000` draws 3,000 others
+The tests below draw 254 graphs, the same ones each time; `make fuzz GRAPHS=20000` draws 5,080 others
 beside those for the CPU. Every graph has a device of its own (`random_devices`).
 """
 
@@ -49,6 +49,27 @@ def test_cells_written_in_place(graph: Graph, packed: bool, gpu: Gpu):
 
 @examples(60)
 @given(graphs(large=LARGE_SHAPES), limited_gpus())
-def test_devices_with_few_buffers_and_no_64_bit_integers(graph: Graph, gpu: Gpu):
+def test_limited_devices_against_the_reference(graph: Graph, gpu: Gpu):
     with gpu.device() as device:
         against_the_reference(graph, device)
+
+
+@examples(20)
+@given(graphs(most=12, floats=float64, smooth=True, large=LARGE_SHAPES), limited_gpus())
+def test_gradients_of_limited_devices_against_the_reference(graph: Graph, gpu: Gpu):
+    with gpu.device() as device:
+        gradients_against_the_reference(graph, device)
+
+
+@examples(12)
+@given(graphs(most=10, large=LARGE_SHAPES), limited_gpus())
+def test_limited_devices_alone_together_and_compiled_are_the_same_bits(graph: Graph, gpu: Gpu):
+    with gpu.device() as device:
+        alone_together_and_compiled(graph, device)
+
+
+@examples(12)
+@given(graphs(most=10, writes=True, large=LARGE_SHAPES), st.booleans(), limited_gpus())
+def test_cells_of_limited_devices_written_in_place(graph: Graph, packed: bool, gpu: Gpu):
+    with gpu.device() as device:
+        cells_written_in_place(graph, packed, device)

@@ -40,6 +40,11 @@ needs_clang = pytest.mark.skipif(
 )
 
 
+def by_architecture(test: Callable[..., None]) -> Callable[..., None]:
+    """For subgroups of 64 lanes with MFMA, and of 32."""
+    return needs_hiprtc(pytest.mark.parametrize("architecture", ["gfx90a", "gfx1030"])(test))
+
+
 def network_kernels(gpu: FakeHip) -> dict[str, Kernel]:
     """Those of whole programs and of training steps in float32 and bfloat16."""
     for program in PROGRAMS.values():
@@ -58,8 +63,7 @@ def assert_compiled(kernels: dict[str, Kernel], architecture: str) -> None:
     assert not found, "\n".join(found[:3])
 
 
-@needs_hiprtc
-@pytest.mark.parametrize("architecture", ["gfx90a", "gfx1030"])
+@by_architecture
 def test_kernels_of_all_records(architecture):
     gpu = FakeHip(architecture)
     with weft.device(gpu.device):
@@ -89,16 +93,16 @@ def test_kernels_of_all_layers(record_property: Callable[[str, Any], None]):
     })  # fmt: skip
 
 
-@needs_hiprtc
-def test_kernels_of_named_tests():
+@by_architecture
+def test_kernels_of_named_tests(architecture: str):
     """Of kernels in docs/kernels.md without a record: updates of optimizers, fused kernels."""
-    gpu = FakeHip("gfx90a")
+    gpu = FakeHip(architecture)
     for test in NAMED:
         before = len(gpu.driver.log)
         with contextlib.suppress(AssertionError):  # up to where the test looks at numbers, which are not computed
             run(test, gpu.device)
         assert "launch" in gpu.driver.log[before:], test
-    assert_compiled(gpu.kernels(), "gfx90a")
+    assert_compiled(gpu.kernels(), architecture)
 
 
 @needs_hiprtc
@@ -107,8 +111,7 @@ def test_all_layers_are_listed(request: pytest.FixtureRequest):
     assert not shown.entry("hip")["executed"]
 
 
-@needs_hiprtc
-@pytest.mark.parametrize("architecture", ["gfx90a", "gfx1030"])
+@by_architecture
 def test_kernels_of_programs_and_networks(architecture):
     kernels = network_kernels(FakeHip(architecture))
     forms = {name.split("_")[0] for name in kernels}

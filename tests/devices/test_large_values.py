@@ -29,7 +29,7 @@ DRAW = np.random.default_rng(0)
 
 
 @functools.cache
-def make_device(buffers: int, nbytes: int, allocation_bytes: int = 256 << 20) -> Device:
+def make_device(buffers: int, nbytes: int, allocation_bytes: int = 256 << 20, workgroups: int = 65535) -> Device:
     if not webgpu_devices.adapters():
         pytest.skip("wgpu finds no adapter")
     most = webgpu_devices.adapters()[0].limits["max-storage-buffers-per-shader-stage"]
@@ -39,6 +39,7 @@ def make_device(buffers: int, nbytes: int, allocation_bytes: int = 256 << 20) ->
         "max-storage-buffers-per-shader-stage": buffers,
         "max-storage-buffer-binding-size": nbytes,
         "max-buffer-size": allocation_bytes,
+        "max-compute-workgroups-per-dimension": workgroups,
     }
     return WebGpuBackend(webgpu_devices.adapters()[0], 8, features=(), limits=limits).device
 

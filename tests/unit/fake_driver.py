@@ -82,6 +82,14 @@ class FakeDriver:
             self.recording = None
             self.log.append("record")
 
+    def call_outside_capture(self, work: Callable[..., Any], *args: Any) -> Any:
+        before = self.recording
+        try:
+            self.recording = None
+            return work(*args)
+        finally:
+            self.recording = before
+
     def replay_graph(self, graph: list[Callable[[], None]]) -> None:
         self.put("replay", lambda: [work() for work in graph] and None)
 

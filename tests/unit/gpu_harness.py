@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from weft.backends.cuda import backend as cuda_backend
+from weft.backends.gpu.limits import check_plan
 from weft.backends.hip import backend as hip_backend
 from weft.base import dtypes
 from weft.base.capabilities import MAX_BINDING_OFFSET, Features, Limits
@@ -289,6 +290,7 @@ class HostBackend:
         """Plans of kernels that were not rendered are not kept."""
 
     def executable(self, plan: Plan) -> Executable:
+        check_plan(plan, self.device)
         made = Executable(plan, self)
         kernels = [kernel for kernel in made.ready.values() if isinstance(kernel, Kernel)]
         for kernel in kernels:

@@ -50,8 +50,8 @@ AT_ONCE = 1 << 14  # lanes that go through a kernel together, in whole workgroup
 
 
 class Lockstep(HostBackend):
-    """A device that launches `workgroup_count` workgroups (None: as many as a kernel asks for), with `features` besides
-    workgroups. Memory begins `skew` bytes after a multiple of 64."""
+    """A device that launches `workgroup_count` workgroups (None: as many as a GPU's backend does), with `features`
+    besides workgroups. Memory begins `skew` bytes after a multiple of 64."""
 
     def __init__(
         self, workgroup_count: int | None = None, features: tuple[str, ...] = (), skew: int = 0, **limits: Any
@@ -69,7 +69,9 @@ class Lockstep(HostBackend):
         values: dict[str, Any] = dict(zip(kernel.ranges, (0, extent), strict=True))
         for param, value in zip(kernel.scalars, scalars, strict=True):
             values[param.name] = param.dtype.numpy.type(value)
-        lanes, count = kernel.geometry.lanes, self.workgroup_count or kernel.geometry.workgroups(extent)
+        limits = self.device.limits
+        count = self.workgroup_count or kernel.geometry.workgroups(extent, limits.workgroups, limits.processors)
+        lanes = kernel.geometry.lanes
         memory = watched(kernel, {p.name: array for p, array in zip(kernel.buffers, arrays, strict=True)}, count)
         subgroup, units = self.device.limits.subgroup_size, self.device.features.matrix_units
         fragments = Fragments(units[0]) if units else FRAGMENTS

@@ -186,6 +186,24 @@ def test_values_with_more_bindings_than_a_kernel_has_are_reported(monkeypatch):
         (weft.tensor(np.ones(1024, np.float32), device=gpu.device) * 2).numpy()
 
 
+@pytest.mark.parametrize(
+    ("function", "kernel"),
+    [
+        (lambda x: x * 2, "map_mul"),
+        (lambda x: x.sum(), "rows_sum"),
+        (lambda x: weft.arange(4096, device=x.device), "map"),
+    ],
+    ids=["a leaf", "a reduction", "a constant"],
+)
+def test_a_value_with_more_bindings_than_a_kernel_has_is_reported(function, kernel, monkeypatch):
+    """Also where the value alone is too much, so that nothing can be stored to make it fit."""
+    gpu = FakeGpu()
+    x = weft.tensor(np.ones(4096, np.float32), device=gpu.device)
+    set_limits(monkeypatch, gpu.device, storage_buffers=8, binding_bytes=1024)
+    with pytest.raises(weft.DeviceError, match=rf"{kernel}.* bindings of 1.0 KiB; expected at most 8 bindings.*Fix"):
+        function(x).numpy()
+
+
 def test_a_dialect_without_parts_of_buffers_refuses_them(monkeypatch):
     gpu = FakeGpu()
     set_limits(monkeypatch, gpu.device, binding_bytes=1024)

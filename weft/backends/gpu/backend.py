@@ -122,6 +122,7 @@ class GpuBackend:
         self.driver = driver
         self.order: Any = new_lock()  # of the stream
         self.is_enqueueing = False  # whether a plan is, by the thread that holds the lock
+        self.is_capturing = False  # whether a graph is captured, by the same
         self.memory_counts = MemoryCounts()  # those of dropped memory and of the arena included
         self.dropped: deque[tuple[Callable[[Any], None], Any, int]] = deque()  # (how it is freed, what, its bytes)
         self.ran: deque[Plan] = deque(maxlen=MAX_RECENT_PLANS)  # since the device was last waited for
@@ -151,6 +152,8 @@ class GpuBackend:
         try:
             with self.order:
                 self.driver.activate()
+                if self.is_capturing:  # what a signal handler computes
+                    return self.driver.call_outside_capture(work, *args)
                 if self.dropped:
                     self.free_dropped()
                 return work(*args)

@@ -91,6 +91,10 @@ class Driver(Protocol):
     def capture_graph(self, enqueue: Callable[[], None]) -> Any:
         """What `enqueue` enqueues, as a graph, without running it."""
 
+    def call_outside_capture(self, work: Callable[..., Any], *args: Any) -> Any:
+        """`work(*args)` in the middle of a capture, of which it is no part: a signal handler computes something. Where
+        the runtime captures a stream, whatever it enqueues there is captured all the same."""
+
     def replay_graph(self, graph: Any) -> None:
         """Enqueue a graph."""
 

@@ -181,12 +181,20 @@ class GpuExecutable:
             self._watch_changes(slots)
             return
         if graph is None:
-            graph = self._graphs[key] = self.driver.capture_graph(lambda: _do(self._actions, table, self._wait))
+            graph = self._graphs[key] = self._capture(lambda: _do(self._actions, table, self._wait))
             if len(self._graphs) > MAX_GRAPHS:
                 self.driver.destroy_graph(self._graphs.popitem(last=False)[1])
         else:
             self._graphs.move_to_end(key)
         self.driver.replay_graph(graph)
+
+    def _capture(self, enqueue: Callable[[], None]) -> Any:
+        """A graph of what `enqueue` enqueues."""
+        try:
+            self.backend.is_capturing = True
+            return self.driver.capture_graph(enqueue)
+        finally:
+            self.backend.is_capturing = False
 
     # --- time ---
 

@@ -241,6 +241,9 @@ class StreamDriver(ABC):
 
     # --- graphs ---
 
+    def call_outside_capture(self, work: Callable[..., Any], *args: Any) -> Any:
+        return work(*args)  # on the stream that is captured: there is no other
+
     def capture_graph(self, enqueue: Callable[[], None]) -> Any:
         destroy = self.function("GraphDestroy")
         try:

@@ -316,6 +316,14 @@ class OpenClDriver:
             self._recording = None
         return _Graph(recorded)
 
+    def call_outside_capture(self, work: Callable[..., Any], *args: Any) -> Any:
+        before = self._recording
+        try:
+            self._recording = None
+            return work(*args)
+        finally:
+            self._recording = before
+
     def replay_graph(self, graph: _Graph) -> None:
         enqueue_all(self.queue, graph.launches)
         call("clFlush", self.queue)

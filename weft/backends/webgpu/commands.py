@@ -1,21 +1,22 @@
-"""What a driver of wgpu collects before it is submitted: launches, the words of launches, captured graphs."""
+"""What waits on WebGPU's queue: launches, the words that they get, and how commands become one command buffer.
+
+It knows neither memory nor when commands are submitted: that is the driver's.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from weft.backends.webgpu.compile import Function
-
-UNIFORM_USAGE = 64 | 8  # uniform, copy to
 
 
 class Arguments:
     """The words of launches: bytes on the host, and the uniform buffer that gets them."""
 
-    def __init__(self, driver: Any, nbytes: int):
-        self.nbytes, self.used = nbytes, 0
+    def __init__(self, buffer: Any, nbytes: int):
+        self.buffer, self.nbytes, self.used = buffer, nbytes, 0
         self.data = bytearray(nbytes)
-        self.buffer = driver.create_buffer(nbytes, UNIFORM_USAGE)
 
     def add(self, data: bytes, alignment: int) -> int:
         """Put the words of a launch in; returns their offset."""
@@ -44,3 +45,30 @@ class Graph:
 
     def __init__(self, commands: list[Any], arguments: Arguments | None):
         self.commands, self.arguments = commands, arguments
+
+
+def encode(device: Any, lib: Any, commands: Iterable[Any]) -> Any:
+    """A command buffer of commands: tuples, which are launches that are bound, and functions that get the encoder."""
+    set_pipeline, set_group = lib.wgpuComputePassEncoderSetPipeline, lib.wgpuComputePassEncoderSetBindGroup
+    dispatch = lib.wgpuComputePassEncoderDispatchWorkgroups
+    encoder = device.create_command_encoder()
+    compute, handle, last = None, None, None
+    for command in commands:
+        if type(command) is tuple:
+            pipeline, group, offset, columns, rows, _ = command
+            if compute is None:
+                compute = encoder.begin_compute_pass()
+                handle, last = compute._internal, None
+            if pipeline is not last:
+                set_pipeline(handle, pipeline)
+                last = pipeline
+            set_group(handle, 0, group, 1, offset)
+            dispatch(handle, columns, rows, 1)
+        else:
+            if compute is not None:
+                compute.end()
+                compute = None
+            command(encoder)
+    if compute is not None:
+        compute.end()
+    return encoder.finish()

@@ -8,15 +8,18 @@ command buffer of them and submits it.
 
 WebGPU moves words of four bytes: other numbers of bytes go through small kernels (`backends.webgpu.byte_copies`).
 
-A signal handler may raise at any call (Ctrl-C does; see `weft.base.locks`). Pending commands stay pending until they
-are submitted: C code submits and forgets them, which nothing interrupts. The buffer for small downloads is out of its
-place while it is mapped: submitting a command that writes to a mapped buffer would end the process.
+A signal handler may raise at any call (Ctrl-C does; see `weft.base.locks`), or compute something on this device.
+Pending commands stay pending until they are submitted: C code submits and forgets them, which nothing interrupts, and
+only if nothing was put on the queue since the submission was begun; else it is begun anew. The buffer for small
+downloads is out of its place while it is mapped: submitting a command that writes to a mapped buffer would end the
+process.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import operator
 import struct
 from collections.abc import Callable, Sequence
@@ -29,7 +32,7 @@ from weft.backends.gpu.opened import close_on_failure
 from weft.backends.gpu.run_ahead import RunAhead
 from weft.backends.webgpu import byte_copies
 from weft.backends.webgpu.clock import TIMESTAMP_FEATURES, Clock, Event
-from weft.backends.webgpu.commands import Arguments, Graph, Launch
+from weft.backends.webgpu.commands import Arguments, Graph, Launch, encode
 from weft.backends.webgpu.compile import Compiler, Function
 from weft.backends.webgpu.errors import raise_wgpu_errors
 from weft.backends.webgpu.memory_size import memory_size
@@ -42,13 +45,10 @@ ARGUMENT_BYTES = 1 << 16  # of the words of pending launches
 MAX_BIND_GROUPS = 8192  # that are kept for the next launch with the same buffers
 SPARE_BYTES = 256  # of the buffer that stands for memory of 0 bytes
 STORAGE_USAGE = 128 | 8 | 4  # storage, copy to, copy from
+UNIFORM_USAGE = 64 | 8  # uniform, copy to
 READBACK_USAGE = 1 | 8  # mapped for reading, copy to
 READBACK_BYTES = 1 << 16  # of the buffer that small downloads go through
-
-
-def _call_each(functions: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Call functions of C, with no place between them where an interrupt is raised; what they return."""
-    return list(map(operator.call, functions))
+MAX_CALLS = 2  # of C that end a submission
 
 
 class WebGpuDriver:
@@ -82,8 +82,9 @@ class WebGpuDriver:
         self._commands: list[Any] = []  # that are not submitted yet
         self._submitted = 0  # wgpu's number of the last submission
         self._ahead = RunAhead(lambda: self._submitted, self._wait_for)
+        self._ticket: list[bool] = []  # of the submission that was begun last; empty: it may not go on
         self._captured: list[Any] | None = None  # of the graph that is being captured
-        self._arguments = Arguments(self, ARGUMENT_BYTES)
+        self._arguments = Arguments(self.create_buffer(ARGUMENT_BYTES, UNIFORM_USAGE), ARGUMENT_BYTES)
         self._groups: dict[tuple, Any] = {}
         self._offsets: dict[int, Any] = {}  # dynamic offsets as C arrays
         self._spare = self.create_buffer(SPARE_BYTES, STORAGE_USAGE)
@@ -176,7 +177,7 @@ class WebGpuDriver:
         readback, self._readback = self._readback, None
         if readback is None:
             readback = self.device.create_buffer(size=READBACK_BYTES, usage=READBACK_USAGE)
-        self._submit([lambda encoder: encoder.copy_buffer_to_buffer(buffer, first, readback, 0, nbytes)])
+        self._submit_now([lambda encoder: encoder.copy_buffer_to_buffer(buffer, first, readback, 0, nbytes)])
         readback.map_sync("READ_NOSYNC", 0, nbytes)
         data = readback.read_mapped(0, nbytes)
         readback.unmap()
@@ -241,12 +242,7 @@ class WebGpuDriver:
         if any(buffer is not None and buffer.size > self._binding_bytes for buffer in buffers):
             data, windows = self._windows(data, buffers)
         launch = Launch(function, bytes(data).ljust(function.argument_bytes, b"\0"), buffers, windows, workgroups)
-        if self._captured is not None:
-            self._captured.append(launch)
-            return
-        if self._arguments.used + function.argument_bytes > self._arguments.nbytes:
-            self.flush()
-        self.enqueue(self._bind(launch, self._arguments))
+        self.enqueue(launch)
 
     def _bind(self, launch: Launch, arguments: Arguments) -> tuple:
         """The command of a launch whose words lie in `arguments`."""
@@ -309,56 +305,63 @@ class WebGpuDriver:
             self._captured.append(command)
             return
         self._commands.append(command)
+        self._ticket.clear()
         if len(self._commands) >= MAX_PENDING:
             self.flush()
 
     def flush(self) -> None:
         """Submit what is pending."""
-        if not self._commands:
-            return
-        assert self._captured is None
-        arguments = self._arguments
-        forget: list[Callable[[], Any]] = [self._commands.clear, functools.partial(setattr, arguments, "used", 0)]
-        try:
-            with raise_wgpu_errors(self.name):
-                if arguments.used:
-                    self.queue.write_buffer(arguments.buffer, 0, memoryview(arguments.data)[: arguments.used])
-                self._submit(self._commands, *forget)
-        except WeftError:  # what wgpu refuses, it would refuse again
-            _call_each(forget)
-            raise
+        while self._commands:
+            assert self._captured is None
+            ticket = self._begin_submission()
+            try:
+                with raise_wgpu_errors(self.name):
+                    commands = self._bind_pending()
+                    forget = functools.partial(operator.delitem, self._commands, slice(len(commands)))
+                    self._submit(commands, ticket, forget)
+            except WeftError:
+                if ticket:  # else a signal handler submitted it, and maybe freed what it uses
+                    self._commands.clear()  # what wgpu refuses, it would refuse again
+                    raise
 
-    def _submit(self, commands: list[Any], *afterwards: Callable[[], Any]) -> None:
-        """Encode commands into one command buffer and submit it. `afterwards` are functions of C, called together with
-        the one that submits."""
-        lib = self._lib
-        set_pipeline, set_group = lib.wgpuComputePassEncoderSetPipeline, lib.wgpuComputePassEncoderSetBindGroup
-        dispatch = lib.wgpuComputePassEncoderDispatchWorkgroups
-        encoder = self.device.create_command_encoder()
-        compute, handle, last = None, None, None
-        for command in commands:
-            if type(command) is tuple:
-                pipeline, group, offset, columns, rows, _ = command
-                if compute is None:
-                    compute = encoder.begin_compute_pass()
-                    handle, last = compute._internal, None
-                if pipeline is not last:
-                    set_pipeline(handle, pipeline)
-                    last = pipeline
-                set_group(handle, 0, group, 1, offset)
-                dispatch(handle, columns, rows, 1)
-            else:
-                if compute is not None:
-                    compute.end()
-                    compute = None
-                command(encoder)
-        if compute is not None:
-            compute.end()
-        finished = encoder.finish()
-        submitted = self._ffi.new("WGPUCommandBuffer[]", [finished._internal])
-        submit = functools.partial(lib.wgpuQueueSubmitForIndex, self.queue._internal, 1, submitted)
-        self._submitted = _call_each([submit, *afterwards])[0]
-        self._ahead.count(len(commands))
+    def _bind_pending(self) -> list[Any]:
+        """The first pending commands, with their words in the buffer for these: as many as find room there."""
+        arguments = self._arguments
+        commands: list[Any] = []
+        arguments.used = 0
+        for command in list(self._commands):
+            if isinstance(command, Launch):
+                if commands and arguments.used + command.function.argument_bytes > arguments.nbytes:
+                    break
+                command = self._bind(command, arguments)
+            commands.append(command)
+        if arguments.used:
+            self.queue.write_buffer(arguments.buffer, 0, memoryview(arguments.data)[: arguments.used])
+        return commands
+
+    def _begin_submission(self) -> list[bool]:
+        """What says whether a submission may go on: emptied by whatever is put on the queue from now on."""
+        self._ticket.clear()
+        self._ticket = [True] * MAX_CALLS
+        return self._ticket
+
+    def _submit_now(self, commands: list[Any]) -> None:
+        """Submit commands after what is pending."""
+        self.flush()
+        while not self._submit(commands, self._begin_submission()):
+            self.flush()
+
+    def _submit(self, commands: list[Any], ticket: list[bool], *afterwards: Callable[[], Any]) -> bool:
+        """Encode commands into one command buffer and submit it; `afterwards` are functions of C, called together with
+        the one that submits. Whether it was submitted: not where the ticket is empty by then."""
+        finished = encode(self.device, self._lib, commands)
+        handles = self._ffi.new("WGPUCommandBuffer[]", [finished._internal])
+        submit = functools.partial(self._lib.wgpuQueueSubmitForIndex, self.queue._internal, 1, handles)
+        results = list(map(operator.call, itertools.compress([submit, *afterwards], ticket)))
+        if results:
+            self._submitted = results[0]
+            self._ahead.count(len(commands))
+        return bool(results)
 
     def _wait_for(self, submission: int) -> None:
         self._lib.wgpuDevicePoll(self.device._internal, True, self._ffi.new("uint64_t *", submission))
@@ -368,7 +371,7 @@ class WebGpuDriver:
         with raise_wgpu_errors(self.name):
             self._ahead.wait()
             self.device._poll_wait()
-            self._submit([])  # fails where the device is lost: waiting does not; wgpu keeps what is finished otherwise
+            self._submit_now([])  # fails where the device is lost: waiting does not; else wgpu keeps what is finished
 
     # --- graphs ---
 
@@ -382,16 +385,24 @@ class WebGpuDriver:
         sizes = [len(one.data) for one in captured if isinstance(one, Launch)]
         if not sizes:
             return Graph(captured, None)
-        arguments = Arguments(self, sum(-(-size // self._alignment) * self._alignment for size in sizes))
+        nbytes = sum(-(-size // self._alignment) * self._alignment for size in sizes)
+        arguments = Arguments(self.create_buffer(nbytes, UNIFORM_USAGE), nbytes)
         commands = [self._bind(one, arguments) if isinstance(one, Launch) else one for one in captured]
         with raise_wgpu_errors(self.name):
             self.queue.write_buffer(arguments.buffer, 0, arguments.data)
         return Graph(commands, arguments)
 
+    def call_outside_capture(self, work: Callable[..., Any], *args: Any) -> Any:
+        before = self._captured
+        try:
+            self._captured = None
+            return work(*args)
+        finally:
+            self._captured = before
+
     def replay_graph(self, graph: Graph) -> None:
-        self.flush()
         with raise_wgpu_errors(self.name):
-            self._submit(graph.commands)
+            self._submit_now(graph.commands)
 
     def destroy_graph(self, graph: Graph) -> None:
         arguments = graph.arguments

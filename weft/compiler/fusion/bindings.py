@@ -73,7 +73,8 @@ class Bindings:
             for node in nodes:
                 sources = () if node in leaves else node.srcs
                 allowed = self.limits.storage_buffers - self.count(*results_of(node) or [node]) - 1
-                while self.count(*(needed := _union(bound, sources))) > allowed and sources:
+                needed = _union(bound, sources)
+                while sources and self.count(*needed) > allowed:
                     largest = max(sources, key=lambda source: len(bound[source]))
                     if len(bound[largest]) < 2:
                         break  # all are in memory
@@ -82,6 +83,7 @@ class Bindings:
                     for source in sources:
                         if under_movement(source, leaves) is base:
                             bound[source] = frozenset((base,))
+                    needed = _union(bound, sources)
                 is_window = node.op == "slice" and bound[node.srcs[0]] == {node.srcs[0]}
                 is_bound = node in leaves or node in roots or is_window or node.op == "scratch"
                 bound[node] = frozenset((node,)) if is_bound else needed
