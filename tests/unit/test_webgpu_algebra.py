@@ -20,8 +20,12 @@ SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, 2.5, np.nan, np.inf, -np.inf, 1e30, -1e30,
 Expression = Callable[[Any, Any, Any], Any]  # of two operands and of what has the functions: Weft or NumPy
 
 
-def as_float(condition: Any) -> Any:
-    return condition.astype(np.float32) if isinstance(condition, np.ndarray) else condition.float()
+def as_float(given: Any) -> Any:
+    return given.astype(np.float32) if isinstance(given, np.ndarray) else given.float()
+
+
+def as_integer(condition: Any) -> Any:
+    return condition.astype(np.int32) if isinstance(condition, np.ndarray) else condition.int()
 
 
 EXPRESSIONS: dict[str, Expression] = {
@@ -29,6 +33,8 @@ EXPRESSIONS: dict[str, Expression] = {
     "a quotient by a condition": lambda p, q, m: p / as_float(p < q),
     "a quotient of equal conditions": lambda p, q, m: as_float(p < p) / as_float(p < p),
     "a number times a choice of constants": lambda p, q, m: p * m.where(p < q, m.ones_like(p), m.zeros_like(p)),
+    "a number times -1 or 0": lambda p, q, m: p * m.where(p < q, -m.ones_like(p), m.zeros_like(p)),
+    "a number times an integer that is 0": lambda p, q, m: p * as_float(as_integer(p < p)),
     "products of two orders": lambda p, q, m: p * q - q * p,
     "sums of two orders": lambda p, q, m: (p + q) - (q + p),
     "a sum with its negative": lambda p, q, m: -p + p,

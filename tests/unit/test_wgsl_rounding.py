@@ -132,12 +132,13 @@ def test_numbers_that_are_equal_by_choice_or_sign_are_subtracted():
 
 
 def test_numbers_made_of_conditions_are_hidden():
-    """Compilers make a choice between `a` and 0 of a product: of NaN and a mask it is 0."""
+    """Compilers make a choice between `a` and 0 of a product (0 for NaN and a mask), and -0 of the 0 of a choice
+    between 0 and -1."""
     operations = Operations(Extensions(), "first", "second", "third")
     valid = Var("valid", dtypes.bool_)
     assert operations.define("mask", Op("cast", (valid,), F32)) == "hide_f32_2(f32(valid))"
     chosen = Op("select", (valid, Literal(1.0, F32), Literal(0.0, F32)), F32)
-    assert operations.define("chosen", chosen) == "hide_f32_2(select(0.0f, 1.0f, valid))"
+    assert operations.define("chosen", chosen) == "select(hide_f32_2(0.0f), hide_f32_1(1.0f), valid)"
 
 
 def test_a_choice_of_what_is_compared_is_no_maximum():

@@ -33,7 +33,7 @@ _TAKEN_APART = {"sum": ("add", "sub", "mul", "div"), "prod": ("mul", "div", "sqr
 _UNARY = ("neg", "abs", "not", "sqrt", "floor")
 _SUFFIX = {"i32": "i", "u32": "u", "f32": "f", "i64": "li", "u64": "lu", "f64": "lf"}
 _PAIR = "vec2<u32>"
-HIDE_BOOL = 2  # the zero of numbers made of conditions: hidden by one zero twice, a value is known again
+HIDE_CAST = 2  # the zero of numbers made of conditions and integers: hidden by one zero twice, a value is known again
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +167,9 @@ class Operations:
             case "select":
                 if self.rounding.is_extremum(op):
                     texts[1] = self.hide(texts[1], op.dtype)
-                text = f"select({texts[2]}, {texts[1]}, {texts[0]})"
-                is_number = op.dtype.kind == "f" and all(isinstance(arg, Literal) for arg in op.args[1:])
-                return self.hide(text, op.dtype, HIDE_BOOL) if is_number else text
+                if op.dtype.kind == "f" and all(isinstance(arg, Literal) for arg in op.args[1:]):
+                    texts[1:] = [self.hide(text, op.dtype, number) for number, text in enumerate(texts[1:], 1)]
+                return f"select({texts[2]}, {texts[1]}, {texts[0]})"
             case "cast":
                 return self.cast(texts[0], source, op.dtype)
             case "bitcast":
@@ -339,7 +339,7 @@ class Operations:
             return self.cast_pair(text, source, target)
         kind = self.type(target)
         if source.kind == "b" and target.kind == "f":  # times a number, compilers make a choice of it, which loses NaN
-            return self.hide(f"{kind}({text})", target, HIDE_BOOL)
+            return self.hide(f"{kind}({text})", target, HIDE_CAST)
         if source.kind == "f" and target.kind != "f":
             return self.saturate(text, source, target)
         if target.kind == "f" and source.kind in "iu" and source.itemsize == 4 and target.itemsize == 4:
@@ -354,15 +354,16 @@ class Operations:
         return self.cut(f"{kind}({text})", target)
 
     def round_word(self, text: str, source: DType) -> str:
-        """A 32-bit integer as float32, to nearest with ties to even: WGSL leaves the direction open."""
+        """A 32-bit integer as float32, to nearest with ties to even: WGSL leaves the direction open. Hidden as numbers
+        made of conditions are: where a compiler knows that the integer is 0, NaN times that is NaN."""
         word = self.use("float32_of_word")
         if source.kind == "u":
-            return f"{word}({text})"
+            return self.hide(f"{word}({text})", F32, HIDE_CAST)
         self.helpers["float32_of_int32"] = (
             "fn float32_of_int32(a: i32) -> f32 "
             "{ let size = float32_of_word(u32(abs(a))); return select(size, -size, a < 0); }"
         )
-        return f"float32_of_int32({text})"
+        return self.hide(f"float32_of_int32({text})", F32, HIDE_CAST)
 
     def cast_16_bit(self, text: str, source: DType, target: DType) -> str:
         if source is dtypes.float16 and target is dtypes.float32:
