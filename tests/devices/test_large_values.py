@@ -222,3 +222,13 @@ def test_a_tensor_that_is_more_than_one_allocation_is_refused():
     ):
         (one.reshape(300, 1) * one).cumsum(0).cumsum(1).sum().item()
     assert (one + 1).sum().item() == 600
+
+
+@pytest.mark.parametrize("given", [floats(140_000), DRAW.integers(0, 9, 80_000)])
+def test_a_value_of_more_parts_than_bindings_is_refused(given: np.ndarray):
+    device = make_device(8, BINDING)
+    x = weft.tensor(given, device=device)
+    for function in (lambda: x + 1, lambda: x.sum(), lambda: x[::3000], lambda: weft.arange(80_000, device=device)):
+        with pytest.raises(weft.errors.DeviceError, match=r"of 64\.0 KiB; expected at most 8 bindings of a kernel"):
+            function().numpy()
+    np.testing.assert_array_equal((x[70_000:70_005] * 2).numpy(), given[70_000:70_005] * 2)

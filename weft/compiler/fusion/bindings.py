@@ -73,7 +73,7 @@ class Bindings:
             for node in nodes:
                 sources = () if node in leaves else node.srcs
                 allowed = self.limits.storage_buffers - self.count(*results_of(node) or [node]) - 1
-                while self.count(*(needed := _union(bound, sources))) > allowed:
+                while self.count(*(needed := _union(bound, sources))) > max(allowed, 0):
                     largest = max(sources, key=lambda source: len(bound[source]))
                     if len(bound[largest]) < 2:
                         break  # all are in memory
