@@ -239,3 +239,13 @@ def test_a_value_that_no_kernel_binds(name: str):
     with pytest.raises(weft.DeviceError, match=r"expected at most 8 bindings of a kernel"):
         make(9 * BINDING // 4, make_device(8, BINDING))
     make(BINDING // 4, make_device(8, BINDING))
+
+
+@pytest.mark.parametrize("given", [floats(140_000), DRAW.integers(0, 9, 80_000)])
+def test_a_value_of_more_parts_than_bindings_is_refused(given: np.ndarray):
+    device = make_device(8, BINDING)
+    x = weft.tensor(given, device=device)
+    for function in (lambda: x + 1, lambda: x.sum(), lambda: x[::3000], lambda: weft.arange(80_000, device=device)):
+        with pytest.raises(weft.errors.DeviceError, match=r"of 64\.0 KiB; expected at most 8 bindings of a kernel"):
+            function().numpy()
+    np.testing.assert_array_equal((x[70_000:70_005] * 2).numpy(), given[70_000:70_005] * 2)

@@ -99,6 +99,48 @@ def test_a_difference_of_equal_numbers_and_a_quotient_of_zeros_are_computed():
     assert defined(operations, "undefined", A, Literal(0.0, F32), op="div") == "a / hide_f32(0.0f)"
 
 
+def test_quotients_products_and_roots_are_not_joined():
+    operations = Operations(Extensions())
+    defined(operations, "ratio", A, B, op="div")
+    operations.define("root", Op("sqrt", (A,), F32))
+    defined(operations, "product", A, B, op="mul")
+    one = Literal(1.0, F32)
+    assert defined(operations, "back", one, Var("ratio", F32), op="div") == "1.0f / hide_f32(ratio)"
+    assert defined(operations, "times", Var("ratio", F32), B, op="mul") == "hide_f32(ratio) * b"
+    assert defined(operations, "by", Var("product", F32), B, op="div") == "hide_f32(product) / b"
+    assert defined(operations, "size", Var("root", F32), op="abs") == "abs(hide_f32(root))"
+    assert defined(operations, "plain", one, A, op="div") == "1.0f / a"
+    assert operations.combine("sum", "ratio", "total", F32) == "hide_f32(ratio) + total"
+
+
+def test_two_operands_are_hidden_by_different_zeros():
+    """Else they were equal for a compiler that found them equal before."""
+    operations = Operations(Extensions(), "first", "second", "third")
+    defined(operations, "one", A, B, op="mul")
+    defined(operations, "two", B, A, op="mul")
+    text = defined(operations, "none", Var("one", F32), Var("two", F32), op="sub")
+    assert text == "hide_f32(one) - hide_f32_1(two)"
+    assert "u32(first)" in operations.helpers["hide_f32"] and "u32(second)" in operations.helpers["hide_f32_1"]
+
+
+def test_numbers_that_are_equal_by_choice_or_sign_are_subtracted():
+    operations = Operations(Extensions())
+    operations.define("chosen", Op("select", (Var("valid", dtypes.bool_), A, B), F32))
+    assert defined(operations, "none", Var("chosen", F32), B, op="sub") == "hide_f32(chosen) - b"
+    operations.define("negative", Op("neg", (A,), F32))
+    assert defined(operations, "zero", A, Var("negative", F32)) == "hide_f32(a) + negative"
+
+
+def test_numbers_made_of_conditions_are_hidden():
+    """Compilers make a choice between `a` and 0 of a product (0 for NaN and a mask), and -0 of the 0 of a choice
+    between 0 and -1."""
+    operations = Operations(Extensions(), "first", "second", "third")
+    valid = Var("valid", dtypes.bool_)
+    assert operations.define("mask", Op("cast", (valid,), F32)) == "hide_f32_2(f32(valid))"
+    chosen = Op("select", (valid, Literal(1.0, F32), Literal(0.0, F32)), F32)
+    assert operations.define("chosen", chosen) == "select(hide_f32_2(0.0f), hide_f32_1(1.0f), valid)"
+
+
 def test_a_choice_of_what_is_compared_is_no_maximum():
     operations = Operations(Extensions())
     operations.define("less", Op("lt", (A, B), dtypes.bool_))

@@ -7,6 +7,7 @@ float32 and rounded once.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from weft.base.dtypes import DType, finfo, float32, float64, int64, integer_bounds, uint64
 from weft.graph import build
@@ -21,12 +22,13 @@ from weft.ops.unary_functions import ceil
 FEW_EVENTS = 10.0  # mean of a Poisson distribution below which probabilities are added up
 MAX_FEW_EVENTS = 56  # more have a probability below 1e-20 there
 ATTEMPTS = 24  # candidates for a number of the Poisson distribution
+PART_BITS = 40  # of the whole number that stands for the largest weight of a row, on devices without float64
 WEIGHT_BITS = 52  # of the whole numbers that stand for the probabilities of a row, all together
 
 
-def work_dtype(dtype: DType) -> DType:
+def work_dtype(dtype: DType, device: Any) -> DType:
     """The dtype that numbers of `dtype` are drawn in."""
-    return float32 if dtype.is_16_bit else dtype if dtype.kind == "f" else float64
+    return float32 if dtype.is_16_bit else dtype if dtype.kind == "f" else creation.widest_float(device)
 
 
 def open_uniform(state: Node, draw: int, shape: Shape, dtype: DType) -> Node:
@@ -41,7 +43,7 @@ def open_uniform(state: Node, draw: int, shape: Shape, dtype: DType) -> Node:
 
 def uniform_between(state: Node, draw: int, shape: Shape, dtype: DType, low: Number, high: Number) -> Node:
     """Uniform in [low, high). What rounds to `high` becomes `low`. One draw."""
-    work = work_dtype(dtype)
+    work = work_dtype(dtype, state.device)
     unit = creation.uniform(state, draw, shape, work)
     value = build.cast(build.add(build.mul(unit, high - low), low), dtype)
     return build.select(build.lt(value, high), value, low)
@@ -49,7 +51,7 @@ def uniform_between(state: Node, draw: int, shape: Shape, dtype: DType, low: Num
 
 def normal(state: Node, draw: int, shape: Shape, dtype: DType, mean: Node | Number, std: Node | Number) -> Node:
     """Normal; mean and std are numbers or nodes of this shape. Two draws."""
-    work = work_dtype(dtype)
+    work = work_dtype(dtype, state.device)
     mean, std = (build.cast(one, work) if isinstance(one, Node) else one for one in (mean, std))
     unit = creation.normal(state, draw, shape, work)
     return build.cast(build.add(build.mul(unit, std), mean), dtype)
@@ -64,7 +66,7 @@ def truncated_normal(
     is_upper = a + b > 0
     a, b = (-b, -a) if is_upper else (a, b)  # now most of the interval is below the mean
     first, last = (0.5 * math.erfc(-end / math.sqrt(2.0)) for end in (a, b))
-    work = float64 if last < 2.0**-64 else work_dtype(dtype)
+    work = float64 if last < 2.0**-64 else work_dtype(dtype, state.device)
     unit = open_uniform(state, draw, shape, work)
     position = build.binary("max", build.add(build.mul(unit, last - first), first), finfo(work).tiny)
     value = build.mul(ndtri(position), -std if is_upper else std)
@@ -85,7 +87,7 @@ def orthogonal(state: Node, draw: int, shape: Shape, dtype: DType, gain: Number)
     rows = shape[0]
     columns = math.prod(shape[1:])
     tall = (max(rows, columns), min(rows, columns))
-    work = work_dtype(dtype)
+    work = work_dtype(dtype, state.device)
     value = build.mul(orthogonal_factor(creation.normal(state, draw, tall, work)), gain)
     value = value if rows >= columns else build.permute(value, (1, 0))
     return build.cast(build.reshape(value, shape), dtype)
@@ -93,18 +95,18 @@ def orthogonal(state: Node, draw: int, shape: Shape, dtype: DType, gain: Number)
 
 def log_normal(state: Node, draw: int, shape: Shape, dtype: DType, mean: Number, std: Number) -> Node:
     """exp of a normal number. Two draws."""
-    return build.cast(build.unary("exp", normal(state, draw, shape, work_dtype(dtype), mean, std)), dtype)
+    return build.cast(build.unary("exp", normal(state, draw, shape, work_dtype(dtype, state.device), mean, std)), dtype)
 
 
 def exponential(state: Node, draw: int, shape: Shape, dtype: DType, rate: Number) -> Node:
     """Exponential with mean 1 / rate, always above 0. One draw."""
-    unit = open_uniform(state, draw, shape, work_dtype(dtype))
+    unit = open_uniform(state, draw, shape, work_dtype(dtype, state.device))
     return build.cast(build.mul(build.unary("log", unit), -1.0 / rate), dtype)
 
 
 def cauchy(state: Node, draw: int, shape: Shape, dtype: DType, median: Number, sigma: Number) -> Node:
     """Cauchy: the cotangent of a uniform angle, from the nearer end, where it is precise. One draw."""
-    unit = open_uniform(state, draw, shape, work_dtype(dtype))
+    unit = open_uniform(state, draw, shape, work_dtype(dtype, state.device))
     is_low = build.lt(unit, 0.5)
     angle = build.mul(build.select(is_low, unit, build.sub(1.0, unit)), math.pi)
     size = build.div(build.unary("cos", angle), build.unary("sin", angle))
@@ -115,7 +117,7 @@ def cauchy(state: Node, draw: int, shape: Shape, dtype: DType, median: Number, s
 def geometric(state: Node, draw: int, shape: Shape, dtype: DType, p: Number) -> Node:
     """The number of trials up to the first success, from 1 on; at most the largest number of an integer dtype.
     One draw."""
-    unit = open_uniform(state, draw, shape, work_dtype(dtype))
+    unit = open_uniform(state, draw, shape, work_dtype(dtype, state.device))
     trials = ceil(build.mul(build.unary("log", unit), 1.0 / math.log1p(-p)))
     trials = build.binary("max", trials, 1.0)
     if dtype.kind != "f":
@@ -125,8 +127,13 @@ def geometric(state: Node, draw: int, shape: Shape, dtype: DType, p: Number) -> 
 
 
 def bernoulli(state: Node, draw: int, shape: Shape, dtype: DType, p: Number) -> Node:
-    """1 with probability `p`, else 0. One draw: p counts to 53 bits."""
-    return build.cast(build.lt(creation.uniform(state, draw, shape, float64), p), dtype)
+    """1 with probability `p`, else 0. One draw: p counts to 53 bits. Without float64 these are compared as an integer,
+    with the same result."""
+    if float64 in state.device.dtypes:
+        return build.cast(build.lt(creation.uniform(state, draw, shape, float64), p), dtype)
+    high, low = (build.cast(one, int64) for one in words(state, draw, shape))
+    number = build.binary("or", build.binary("shl", build.binary("shr", high, 5), 26), build.binary("shr", low, 6))
+    return build.cast(build.lt(number, math.ceil(p * 2.0**53)), dtype)
 
 
 def whole_numbers(state: Node, draw: int, low: int, high: int, shape: Shape, dtype: DType) -> Node:
@@ -228,6 +235,8 @@ def categories_again(state: Node, draw: int, weights: Node, count: int) -> Node:
     Weights become whole numbers, so that running sums are exact: what has weight 0 is never drawn, and what has more
     can be. A row without weights gives n.
     """
+    if float64 not in weights.device.dtypes:
+        return _categories_without_float64(state, draw, weights, count)
     weights = build.cast(weights, float64)
     *rows, extent = weights.shape
     last = len(rows)
@@ -242,10 +251,27 @@ def categories_again(state: Node, draw: int, weights: Node, count: int) -> Node:
     return sorting.searchsorted(sums, position, right=True)
 
 
+def _categories_without_float64(state: Node, draw: int, weights: Node, count: int) -> Node:
+    """`categories_again` in float32 and int64: weights are counted in parts of the largest of their row, each rounded
+    up, and the number that is looked for among the running sums is a remainder of 63 bits."""
+    weights = build.cast(weights, float32)
+    *rows, extent = weights.shape
+    last = len(rows)
+    largest = build.reduce("reduce_max", weights, (last,), keepdim=True)
+    share = build.div(weights, build.expand(largest, weights.shape))  # NaN in a row without weights, which becomes 0
+    parts = 2.0 ** min(PART_BITS, 62 - extent.bit_length())
+    sums = scans.cumsum(build.cast(ceil(build.mul(share, parts)), int64), -1)
+    end = build.expand(build.narrow(sums, last, extent - 1, extent), (*rows, count))
+    number = build.bitcast(build.binary("shr", bits64(state, draw, (*rows, count)), 1), int64)
+    position = build.binary("mod", number, build.binary("max", end, 1))
+    return sorting.searchsorted(sums, position, right=True)
+
+
 def categories_once(state: Node, draw: int, weights: Node, count: int) -> Node:
     """`count` different indices into each row of weights [..., n], drawn one after the other. One draw.
 
     Each category finishes after an exponential time with its weight as the rate; the first ones are taken.
     """
-    times = exponential(state, draw, weights.shape, float64, 1.0)
-    return sorting.topk(build.div(build.cast(weights, float64), times), count).indices
+    work = creation.widest_float(weights.device)
+    times = exponential(state, draw, weights.shape, work, 1.0)
+    return sorting.topk(build.div(build.cast(weights, work), times), count).indices

@@ -44,7 +44,7 @@ NEEDED_LIMITS = {
     "max-compute-workgroup-size-x": 64,
     "max-compute-workgroups-per-dimension": 1,
 }
-RENDERER_VERSION = 1  # of the form of kernels' texts
+RENDERER_VERSION = 2  # of the form of kernels' texts
 MAX_GRID = 1 << 20  # workgroups of a launch
 LAST_TYPES = {"IntegratedGPU": 1, "CPU": 2}  # of adapters, in the order in which they follow the others
 

@@ -50,8 +50,10 @@ BINDINGS_COMMENT = "// bindings of each buffer: "
 
 def render(kernel: Kernel, extensions: Extensions = Extensions()) -> tuple[str, str]:  # noqa: B008
     """The name of the function that a kernel becomes, and the text of its module."""
-    begin = len(kernel.buffers) + len(kernel.scalars)  # the number of its word, whose upper half is 0
-    operations = Operations(extensions, word(begin, 1))
+    begin = len(kernel.buffers) + len(kernel.scalars)  # the number of its word
+    end = begin + len(kernel.ranges) - 1
+    zeros = [word(number, 1) for number in (begin, end, 0)]  # upper halves of the range and of an offset
+    operations = Operations(extensions, *zeros)
     renderer = _Renderer(avoid_names(use_int32_indices(normalise(kernel)), RESERVED), operations)
     return renderer.name, renderer.text(renderer.name)
 

@@ -29,10 +29,11 @@ _ON_BOOL = {"add": "or", "max": "or", "mul": "and", "min": "and", "sum": "or"}
 _BOOL = {"and": "&", "or": "|", "xor": "!=", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 _COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 F32 = dtypes.float32
-_TAKEN_APART = {"sum": ("add", "sub", "mul"), "prod": ("mul",)}  # by a reduction, of which compilers may join the steps
+_TAKEN_APART = {"sum": ("add", "sub", "mul", "div"), "prod": ("mul", "div", "sqrt")}  # by steps of a reduction
 _UNARY = ("neg", "abs", "not", "sqrt", "floor")
 _SUFFIX = {"i32": "i", "u32": "u", "f32": "f", "i64": "li", "u64": "lu", "f64": "lf"}
 _PAIR = "vec2<u32>"
+HIDE_CAST = 2  # the zero of numbers made of conditions and integers: hidden by one zero twice, a value is known again
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +52,10 @@ class Extensions:
 class Operations:
     """Prints operations; `helpers` collects the functions that were needed."""
 
-    def __init__(self, extensions: Extensions, zero: str = "0u"):
+    def __init__(self, extensions: Extensions, zero: str = "0u", *more: str):
         self.extensions = extensions
         self.helpers: dict[str, str] = {}
-        self.zero = zero  # an u32 that is 0, which no compiler knows
+        self.zero, self.zeros = zero, (zero, *more)  # u32s that are 0, which no compiler knows
         self.rounding = Rounding(self.hide)
 
     def type(self, dtype: DType) -> str:
@@ -144,13 +145,16 @@ class Operations:
             return False
         return not all(isinstance(arg, Var) and arg.name in self.rounding.loaded for arg in op.args[:2])
 
-    def hide(self, text: str, dtype: DType) -> str:
-        """A value that compilers know nothing about."""
-        kind = self.type(dtype)
+    def hide(self, text: str, dtype: DType, number: int = 0) -> str:
+        """A value that compilers know nothing about, nor that it is one which was hidden by the other `number`."""
+        kind, zero = self.type(dtype), self.zeros[number % len(self.zeros)]
         if kind == "bool":
-            return f"({text} != ({self.zero} != 0u))"
-        function, bits = f"hide_{_short(kind)}", kind if kind == _PAIR else f"u{kind[1:]}"
-        value = f"bitcast<{kind}>(bitcast<{bits}>(a) ^ {bits}({self.zero}))"
+            return f"({text} != ({zero} != 0u))"
+        function, bits = (
+            f"hide_{_short(kind)}{f'_{number}' if number else ''}",
+            kind if kind == _PAIR else f"u{kind[1:]}",
+        )
+        value = f"bitcast<{kind}>(bitcast<{bits}>(a) ^ {bits}({zero}))"
         self.helpers[function] = f"fn {function}(a: {kind}) -> {kind} {{ return {value}; }}"
         return f"{function}({text})"
 
@@ -163,6 +167,8 @@ class Operations:
             case "select":
                 if self.rounding.is_extremum(op):
                     texts[1] = self.hide(texts[1], op.dtype)
+                if op.dtype.kind == "f" and all(isinstance(arg, Literal) for arg in op.args[1:]):
+                    texts[1:] = [self.hide(text, op.dtype, number) for number, text in enumerate(texts[1:], 1)]
                 return f"select({texts[2]}, {texts[1]}, {texts[0]})"
             case "cast":
                 return self.cast(texts[0], source, op.dtype)
@@ -332,6 +338,8 @@ class Operations:
         if self.is_pair(source) or self.is_pair(target):
             return self.cast_pair(text, source, target)
         kind = self.type(target)
+        if source.kind == "b" and target.kind == "f":  # times a number, compilers make a choice of it, which loses NaN
+            return self.hide(f"{kind}({text})", target, HIDE_CAST)
         if source.kind == "f" and target.kind != "f":
             return self.saturate(text, source, target)
         if target.kind == "f" and source.kind in "iu" and source.itemsize == 4 and target.itemsize == 4:
@@ -346,15 +354,16 @@ class Operations:
         return self.cut(f"{kind}({text})", target)
 
     def round_word(self, text: str, source: DType) -> str:
-        """A 32-bit integer as float32, to nearest with ties to even: WGSL leaves the direction open."""
+        """A 32-bit integer as float32, to nearest with ties to even: WGSL leaves the direction open. Hidden as numbers
+        made of conditions are: where a compiler knows that the integer is 0, NaN times that is NaN."""
         word = self.use("float32_of_word")
         if source.kind == "u":
-            return f"{word}({text})"
+            return self.hide(f"{word}({text})", F32, HIDE_CAST)
         self.helpers["float32_of_int32"] = (
             "fn float32_of_int32(a: i32) -> f32 "
             "{ let size = float32_of_word(u32(abs(a))); return select(size, -size, a < 0); }"
         )
-        return f"float32_of_int32({text})"
+        return self.hide(f"float32_of_int32({text})", F32, HIDE_CAST)
 
     def cast_16_bit(self, text: str, source: DType, target: DType) -> str:
         if source is dtypes.float16 and target is dtypes.float32:
