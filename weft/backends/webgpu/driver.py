@@ -357,7 +357,8 @@ class WebGpuDriver:
         finished = encode(self.device, self._lib, commands)
         handles = self._ffi.new("WGPUCommandBuffer[]", [finished._internal])
         submit = functools.partial(self._lib.wgpuQueueSubmitForIndex, self.queue._internal, 1, handles)
-        results = list(map(operator.call, itertools.compress([submit, *afterwards], ticket)))
+        calls: list[Callable[[], Any]] = [submit, *afterwards]
+        results: list[Any] = list(map(operator.call, itertools.compress(calls, ticket)))
         if results:
             self._submitted = results[0]
             self._ahead.count(len(commands))
