@@ -207,9 +207,9 @@ class Workgroups:
             position = position + step
 
     def active(self, mask: Any) -> np.ndarray:
-        if mask.ndim:
-            return self.everyone if mask.all() else self.everyone[mask]
-        return self.everyone if mask else self.everyone[:0]
+        if mask.all():
+            return self.everyone
+        return self.everyone[:0] if mask.size == 1 else self.everyone[mask]  # one for all: of a number before all loops
 
     def of(self, value: Any, who: np.ndarray) -> np.ndarray:
         """The entries of some lanes."""

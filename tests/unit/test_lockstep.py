@@ -4,11 +4,13 @@ The same kernel without the mistake passes each time."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from tests.unit.gpu_harness import check_limits
-from tests.unit.lockstep import Lockstep
+from tests.unit.lockstep import Lockstep, Workgroups
 from weft.base.dtypes import float32, int32, int64
 from weft.kernels.ir import index as ix
 from weft.kernels.ir.index import Axis, axis_index
@@ -147,3 +149,11 @@ def test_a_kernel_asks_for_what_there_is():
         run(arrays=(large,), device=Lockstep(shared_bytes=20000, static_shared_bytes=16384))
     with pytest.raises(AssertionError, match="lanes=64"):
         run(device=Lockstep(workgroup_size=32))
+
+
+@pytest.mark.parametrize(
+    ("mask", "lanes"), [([False], 0), ([True], 4), ([True, False, True, False], 2), (False, 0), (True, 4)]
+)
+def test_a_condition_on_a_number_before_all_loops_is_one_for_all_lanes(mask, lanes):
+    some = SimpleNamespace(everyone=np.arange(4))
+    assert len(Workgroups.active(some, np.asarray(mask))) == lanes
