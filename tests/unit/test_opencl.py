@@ -87,6 +87,26 @@ def test_tuning_by_class_of_devices(described, monkeypatch):
     assert opencl_backend.SOFTWARE_TUNING.max_batched_launches == 1
 
 
+def test_iterations_keep_their_order_where_a_compiler_makes_vectors_of_them(described, monkeypatch):
+    """Intel's compiler for CPUs does, and adds in another order: eager and compiled steps differed in the last bits."""
+    monkeypatch.setattr(library, "platform_name", lambda handle: described["platform_name"])
+    gpu, cpu = library.DEVICE_TYPE_GPU, library.DEVICE_TYPE_CPU
+    loops = {}
+    for kind, name in ((gpu, "Intel(R) OpenCL Graphics"), (cpu, library.POCL), (cpu, "Intel(R) OpenCL")):
+        described |= {"type": kind, "platform_name": name}
+        printed = Printed()
+        printed.dialect = opencl_backend.dialect(0)
+        with weft.device(printed.device):
+            weft.eval(weft.ones(15, 16) @ weft.ones(16, 17), weft.ones(40, 500).softmax(1))
+        lines = [line.strip() for code in printed.codes for line in code.text.splitlines()]
+        loops[name] = [line for line in lines if re.search(r"\bfor \(", line)]
+    ordered = [
+        line for line in loops["Intel(R) OpenCL"] if line.startswith('_Pragma("clang loop vectorize(disable)") for (')
+    ]
+    assert len(ordered) == len(loops["Intel(R) OpenCL"]) > 2
+    assert all(line.startswith("for (") for name in (library.POCL, "Intel(R) OpenCL Graphics") for line in loops[name])
+
+
 # --- PoCL on a processor that its LLVM does not know ---
 
 

@@ -19,7 +19,15 @@ from weft.base.digest import digest
 from weft.base.tuning import Tuning
 from weft.plan.device import Device
 from weft.plan.kept_tuning import apply_kept_tuning
-from weft.render.dialects.opencl import FIXED_SIZE, OPENCL, SHUFFLES, SUBGROUPS, with_subgroups
+from weft.render.dialects.opencl import (
+    FIXED_SIZE,
+    OPENCL,
+    SHUFFLES,
+    SUBGROUPS,
+    with_ordered_loops,
+    with_subgroups,
+)
+from weft.render.dialects.tables import Dialect
 
 MAX_WORKGROUP_SIZE = 1024  # more lanes make no kernel faster
 MAX_SOFTWARE_WORKGROUP_SIZE = 256  # a CPU runs the lanes of a workgroup one after the other
@@ -41,7 +49,7 @@ class OpenClBackend(GpuBackend):
         with self.opening(driver):
             super().__init__(driver)
             self.driver: OpenClDriver = driver
-            self.dialect = with_subgroups(size) if size else OPENCL
+            self.dialect = dialect(handle)
             integrated = is_integrated(handle)
             kind = "software" if software else "accelerator"
             if _is_gpu(handle):
@@ -79,8 +87,15 @@ def tuning(handle: int) -> Tuning:
     """The defaults of its class of devices."""
     if not is_software(handle):
         return Tuning()
-    is_pocl = library.platform_name(library.query(handle, "platform")) == library.POCL
-    return POCL_TUNING if is_pocl else SOFTWARE_TUNING
+    return POCL_TUNING if _is_pocl(handle) else SOFTWARE_TUNING
+
+
+def dialect(handle: int) -> Dialect:
+    """The table of the language that its kernels are in. Intel's compiler for CPUs (2026.2) makes vectors of iterations
+    where a subgroup is partly filled: sums had other bits in the last rows of one kernel than in another kernel."""
+    size = subgroup_size(handle)
+    table = with_subgroups(size) if size else OPENCL
+    return with_ordered_loops(table) if is_software(handle) and not _is_pocl(handle) else table
 
 
 def subgroup_size(handle: int) -> int:

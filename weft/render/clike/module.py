@@ -127,7 +127,7 @@ class _Renderer(StatementRenderer):
         return f"{condition} ? {value} : {otherwise}"
 
     def loop_head(self, dtype: dtypes.DType, name: str, first: str, stop: str, advance: str) -> str:
-        return f"for ({self.ops.type(dtype)} {name} = {first}; {name} < {stop}; {advance})"
+        return f"{self.dialect.loop} ({self.ops.type(dtype)} {name} = {first}; {name} < {stop}; {advance})"
 
     def unroll(self, iterations: int = 0) -> None:
         self.line(f"{self.dialect.unroll} {iterations}" if iterations else self.dialect.unroll)

@@ -118,3 +118,9 @@ def with_subgroups(size: int) -> Dialect:
         exchange="({type})sub_group_shuffle_xor(({shuffled}){value}, (uint){distance})",
         broadcast="({type})sub_group_shuffle(({shuffled}){value}, (uint){number})",
     )
+
+
+def with_ordered_loops(dialect: Dialect) -> Dialect:
+    """The table for a compiler of LLVM's family that makes vectors of the iterations of a loop, and so adds in another
+    order than the kernel says."""
+    return replace(dialect, name=f"{dialect.name}_ordered", loop='_Pragma("clang loop vectorize(disable)") for')

@@ -42,6 +42,7 @@ class Dialect:
     private: str = "{type} {name}[{size}];"  # an array of one lane
     outlined: str = ""  # how a function is declared that is called rarely; as `function` if empty
     unroll: str = "#pragma unroll"  # before a loop that is written out
+    loop: str = "for"  # how a loop begins
     launched: str = "{type}* {name} = ({type}*)(pool + {offset});"  # an array in the memory asked for with a launch
     pool: str = ""  # that memory; empty where such arrays are declared as `local` ones are
     round: str = ""  # as `copy`, from float32 to bfloat16
