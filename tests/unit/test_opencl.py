@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import re
 import zlib
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 import weft
 from tests.unit.networks import Training
+from tests.unit.opencl_printing import Printed
 from weft.backends.gpu import backend as gpu_backend
 from weft.backends.opencl import backend as opencl_backend
 from weft.backends.opencl import compile as opencl_compile

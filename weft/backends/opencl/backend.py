@@ -118,6 +118,10 @@ def is_software(handle: int) -> bool:
     return bool(library.query(handle, "type") & library.DEVICE_TYPE_CPU)
 
 
+def _is_pocl(handle: int) -> bool:
+    return library.platform_name(library.query(handle, "platform")) == library.POCL
+
+
 def is_integrated(handle: int) -> bool:
     """Whether it is a GPU that shares the processor's memory."""
     return _is_gpu(handle) and bool(library.query(handle, "shares_host_memory"))
