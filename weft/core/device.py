@@ -78,8 +78,8 @@ def _refuse(given: str, reason: str) -> NoReturn:
 
 
 def _list_devices(kind: str) -> tuple[Sequence[Device], str]:
-    """The devices of one kind, and why there is none. A driver that does not start is one that is not there: those of the
-    other kinds are still of use."""
+    """The devices of one kind, and why there is none. A driver that does not start is one that is not there: those of
+    the other kinds are still of use."""
     try:
         platform = load(kind)
         return platform.devices(), platform.reason
