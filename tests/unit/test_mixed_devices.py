@@ -44,3 +44,14 @@ def test_weights_of_a_loss_on_another_device(loss):
     with pytest.raises(weft.DeviceError, match="expected all on one device"):
         criterion(weft.ones(3, 4), weft.tensor([0, 1, 2])).item()
     assert criterion.to("cpu")(weft.ones(3, 4), weft.tensor([0, 1, 2])).isfinite().item()
+
+
+def test_copy_takes_a_tensor_of_any_device():
+    """As in torch: what is copied is named, and so is where to."""
+    target, source = weft.zeros(2, 3), weft.tensor([1.0, 2.0, 3.0], device="reference", requires_grad=True)
+    with weft.no_grad():
+        target.copy_(source)
+    assert target.device.name == "cpu" and target.tolist() == [[1.0, 2.0, 3.0]] * 2
+    weights = weft.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    ((target * 0 + 1).copy_(source) * weights).sum().backward()
+    assert source.grad.device.name == "reference" and source.grad.tolist() == [5.0, 7.0, 9.0]

@@ -45,7 +45,9 @@ def __setitem__(self: Tensor, key: Any, value: Any) -> None:
 
 @tensor_method
 def copy_(self: Tensor, source: Any) -> Tensor:
-    """Take the value of `source`, broadcast and cast."""
+    """Take the value of `source`, broadcast and cast; a tensor of another device is copied as by `to`."""
+    if isinstance(source, Tensor):
+        source = source.to(self.device)
     return self._replace("copy_", _set_index(self, Ellipsis, source))
 
 

@@ -569,7 +569,7 @@ class TensorMethods:
         ...
 
     def copy_(self, source: Any) -> Tensor:
-        """Take the value of `source`, broadcast and cast."""
+        """Take the value of `source`, broadcast and cast; a tensor of another device is copied as by `to`."""
         ...
 
     def copysign(self, other: Tensor | float) -> Tensor:
