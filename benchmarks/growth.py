@@ -194,6 +194,27 @@ def unrolled_lstm(n: int) -> Any:
     return w.grad.numpy()
 
 
+def residual_layers(n: int) -> Any:
+    """Layers so small that their products are loops of kernels, each added to the state before it."""
+    w, b = _parameter(5, 5), _parameter(5)
+    x = weft.randn(5, 5)
+    for _ in range(n):
+        x = x + 0.01 * (x @ w + b).tanh()
+    x.square().sum().backward()
+    return w.grad.numpy(), b.grad.numpy()
+
+
+def gated_states(n: int) -> Any:
+    """A recurrence by hand whose state is a mixture of all states before it."""
+    w, u = _parameter(6, 6), _parameter(6, 6)
+    h, xs = weft.zeros(4, 6), weft.randn(n, 4, 6)
+    for t in range(n):
+        gate = (h @ u).sigmoid()
+        h = (1 - gate) * h + gate * (h @ w + xs[t]).tanh()
+    h.sum().backward()
+    return w.grad.numpy(), u.grad.numpy()
+
+
 def transposed_reshapes(n: int) -> Any:
     x = weft.randn(4, 6)
     for _ in range(n):
@@ -250,6 +271,7 @@ PROGRAMS = [
     Case(diffusion, 2, "23", 5),
     Case(runge_kutta, 1000, "17", 3),
     Case(runge_kutta_stacked, 1000, "63", 5),
+    Case(residual_layers, 80, "16", 3),
 ]
 
 

@@ -65,6 +65,8 @@ FAMILIES = [
     (growth.tree_of_sums, 60, 2.2),
     (growth.unrolled_lstm, 10, 2.2),
     (growth.transposed_reshapes, 40, 2.2),
+    (growth.residual_layers, 24, 2.2),
+    (growth.gated_states, 24, 2.2),
     (growth.gathers, 60, 2.2),
     (growth.assignments_gradient, 40, 2.6),
 ]

@@ -2,7 +2,8 @@
 regions.
 
 Besides results, reductions and whatever must be read from memory, these are values that would be computed
-repeatedly: under windows that overlap, for every repetition along an axis of a reduction, or at many different indices.
+repeatedly: under windows that overlap, for every repetition along an axis of a reduction, at many different indices, or
+for many reductions one after the other.
 Values above a bounded number of operations are stored, too. So the code of all kernels together grows linearly with the
 graph.
 """
@@ -24,6 +25,7 @@ MAX_DEPTH = 200  # longest chain of nodes inside one kernel
 MAX_GATHERS = 24  # longest chain of nodes below a gather that is computed in place: their code is nested
 MAX_RESHAPES = 8  # that one index passes through: divisions and remainders nest
 MAX_TRACKED_INDICES = 64  # different indices at which any value is computed
+MAX_RECOMPUTED = 8  # stored values that a value is computed of again, for as many reductions one after the other
 
 ROOT_KINDS = frozenset({
     "reduce", "dot", "scatter", "segment", "rows", "concat", "template", "after", "scan", "sort", "put", "loop", "pick",
@@ -121,7 +123,7 @@ class Roots:
             reshapes[node] = self._count_reshapes(node, reshapes)
             below.enter(node, kind == "leaf" or node in self.nodes, kind == "elementwise" or node.op == "random")
             self._measure(node, kind)
-        if self._store_at_many_indices(nodes):
+        if self._store_at_many_indices(nodes) | self._store_between_many_reductions(nodes):
             for node in nodes:
                 self._measure(node, "leaf" if node in leaves else node.primitive.kind)
         if bindings is not None and bindings.store_excess(nodes, leaves, self.nodes):
@@ -178,6 +180,32 @@ class Roots:
                     forms[source] = found
                 elif found is not before and len(before) < MAX_TRACKED_INDICES:
                     forms[source] = before | found
+        return added
+
+    def _store_between_many_reductions(self, nodes: Sequence[Node]) -> bool:
+        """Store values that many reductions, each of which needs the one before, would compute again; whether there are
+        any. The states of `x = x + f(x @ w)` are such values where the product is a loop of a kernel: the last of n
+        kernels would compute n of them, and no kernel would be like another."""
+        depth: dict[Node, int] = {}  # how many roots one after the other are below a node, itself included
+        for node in nodes:
+            depth[node] = max([depth[source] for source in node.srcs], default=0) + (node in self.nodes)
+        users: dict[Node, set[int]] = {}  # the depths of the roots that a node is computed for
+        added = False
+        for node in reversed(nodes):
+            found = users.pop(node, set())
+            if node in self.leaves:
+                continue
+            if node in self.nodes:
+                found = {depth[node]}
+            elif node.primitive.kind == "elementwise" and min(len(found), len(self.reads[node])) > MAX_RECOMPUTED:
+                self.nodes.add(node)
+                found, added = {depth[node]}, True
+            for source in node.srcs:
+                before = users.get(source)
+                if before is None:
+                    users[source] = found
+                elif found is not before and len(before) <= MAX_RECOMPUTED:
+                    users[source] = before | found
         return added
 
     def _is_repeated(self, node: Node, indices: int) -> bool:
