@@ -285,10 +285,12 @@ class DataLoader(Generic[Item]):
         rows = len(self.dataset)
         is_there = chosen is None and all(isinstance(one, Tensor) and one.device is target for one in parts)
         nbytes = sum(one.dtype.itemsize * rows * count_row_elements(one.shape) for one in parts)
+        if is_there:
+            return True
         available, total = target.backend.memory()
         if total >= host_memory.UNKNOWN:
-            return is_there or self._asks_resident is True
-        return is_there or nbytes <= RESIDENT_SHARE * available
+            return self._asks_resident is True
+        return nbytes <= RESIDENT_SHARE * available
 
     def _iterate_resident(self, data: ResidentData, progress: EpochProgress) -> Iterator[Any]:
         if self._next_plan is None or self._next_plan[0] is not data:
