@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import itertools
 import json
 import xml.etree.ElementTree as ElementTree
 from types import SimpleNamespace
@@ -12,7 +13,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from weft.cli import main, parity, steps
+import weft
+from weft.cli import bench, main, parity, steps
 from weft.profiling import rates, tables
 
 pytestmark = pytest.mark.unit
@@ -68,6 +70,20 @@ def test_bench(command):
     assert code == 0
     for word in ("perceptron", "convolutions", "transformer", "cpu"):
         assert word in text
+
+
+def test_bench_ends_when_the_seconds_are_over(monkeypatch):
+    """Steps that take far less time than is given for all of them: the clock goes on by 10 ms whenever it is read."""
+    clock = itertools.count()
+
+    def read() -> float:
+        now = next(clock)
+        assert now < 200, "it goes on for ever"
+        return now / 100
+
+    monkeypatch.setattr(bench, "time", SimpleNamespace(perf_counter=read))
+    least = bench.training_time(bench.NETWORKS["perceptron"], weft.get_device("cpu"), 0.5)
+    assert least == pytest.approx(0.01) and 15 < next(clock) < 100
 
 
 def test_plot(command, tmp_path):

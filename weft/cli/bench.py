@@ -104,8 +104,8 @@ def training_time(make: Callable[[], Case], device: Device, seconds: float) -> f
         for _ in range(WARM):
             step(inputs, target)
         device.backend.synchronise()
-        least, started = float("inf"), time.perf_counter()
-        while time.perf_counter() - started < seconds or least == float("inf"):
+        least, end = float("inf"), time.perf_counter() + seconds
+        while least == float("inf") or time.perf_counter() < end:
             started = time.perf_counter()
             step(inputs, target)
             device.backend.synchronise()
