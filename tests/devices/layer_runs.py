@@ -2,24 +2,49 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import weft
+from tests.devices.twin import compile_programs
 from tests.layers import shown
 from tests.layers.checks import repeat_step
 from tests.layers.instances import make_layer
 from tests.layers.parity import compile_call, learns, make_step, results_and_gradients
 from tests.layers.record import LayerRecord
 from tests.layers.records import records
+from tests.records.comparison import compare
 from weft.plan.device import Device
 
 STEPS = 3
+PART = 24  # records whose kernels are compiled together
 RECORDS = records()
 FIRST = list({record.name: record for record in reversed(RECORDS)}.values())[::-1]  # the first record of each layer
 WRITE = "python -m pytest -n 2 tests/devices -k layers --write-layers, then make layers"
+Compute = Callable[[LayerRecord, Device], list[np.ndarray]]
+
+
+def in_parts(chosen: list[LayerRecord]) -> pytest.MarkDecorator:
+    found = [chosen[first : first + PART] for first in range(0, len(chosen), PART)]
+    return pytest.mark.parametrize("part", found, ids=[f"{one[0].id}-{one[-1].id}" for one in found])
+
+
+def differences_from_cpu(compute: Compute, part: list[LayerRecord], device: Device) -> dict[str, str]:
+    """What differs between a device and the CPU, by record."""
+    compile_programs(device, [functools.partial(compute, record) for record in part])
+    failures: dict[str, str] = {}
+    for record in part:
+        try:
+            found, expected = compute(record, device), compute(record, weft.get_device("cpu"))
+            for position, (a, b) in enumerate(zip(found, expected, strict=True)):
+                compare(a, b, expected, record.id, position)
+        except (AssertionError, ValueError, weft.WeftError) as error:
+            failures[record.id] = f"{record.id}: {type(error).__name__}: {error}"
+    return failures
 
 
 def assert_all_listed(backend: str, config: pytest.Config) -> None:

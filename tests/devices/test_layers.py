@@ -13,47 +13,38 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 import weft
-from tests.devices.layer_runs import FIRST, RECORDS, assert_all_listed, call, train
-from tests.devices.twin import compile_programs
+from tests.devices.layer_runs import (
+    FIRST,
+    RECORDS,
+    Compute,
+    assert_all_listed,
+    call,
+    differences_from_cpu,
+    in_parts,
+    train,
+)
 from tests.layers import shown
 from tests.layers.record import LayerRecord
-from tests.records.comparison import compare
 from weft.plan.device import Device
 
 pytestmark = pytest.mark.usefixtures("quick_code")
-PART = 24  # records whose kernels are compiled together
-
-
-def in_parts(chosen: list[LayerRecord]) -> pytest.MarkDecorator:
-    found = [chosen[first : first + PART] for first in range(0, len(chosen), PART)]
-    return pytest.mark.parametrize("part", found, ids=[f"{one[0].id}-{one[-1].id}" for one in found])
 
 
 @pytest.fixture
 def compare_with_cpu(emulated: Device, record_property: Callable[[str, Any], None]) -> Callable[..., None]:
     """Compute some records on the device and on the CPU; what passes is reported to `--write-layers`."""
 
-    def compare_records(compute: Callable[[LayerRecord, Device], list[np.ndarray]], part: list[LayerRecord]) -> None:
-        compile_programs(emulated, [functools.partial(compute, record) for record in part])
-        failures: list[str] = []
-        failed: set[str] = set()
-        for record in part:
-            try:
-                found, expected = compute(record, emulated), compute(record, weft.get_device("cpu"))
-                for position, (a, b) in enumerate(zip(found, expected, strict=True)):
-                    compare(a, b, expected, record.id, position)
-            except (AssertionError, ValueError, weft.WeftError) as error:
-                failures.append(f"{record.id}: {type(error).__name__}: {error}")
-                failed.add(record.name)
+    def compare_records(compute: Compute, part: list[LayerRecord]) -> None:
+        failures = differences_from_cpu(compute, part, emulated)
+        failed = {record.name for record in part if record.id in failures}
         record_property(shown.PROPERTY, {
             "backend": emulated.kind, "device": emulated.description, "executed": True,
             "layers": sorted({record.name for record in part} - failed), "failed": sorted(failed),
         })  # fmt: skip
-        assert not failures, f"{len(failures)} of {len(part)} records\n" + "\n".join(failures)
+        assert not failures, f"{len(failures)} of {len(part)} records\n" + "\n".join(failures.values())
 
     return compare_records
 

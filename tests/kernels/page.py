@@ -29,7 +29,8 @@ operation that it names does not exist, and when a record does not call the oper
   or, where there are none, the tests (tests/devices/test_kernels.py) that are named for the CPU pass there, by
   `make test-devices` on devices that the CPU emulates: PoCL and lavapipe. A question mark: not yet shown.
 - HIP: c means that the kernels of the same records, layers or tests are compiled for gfx90a
-  (tests/devices/test_hip_kernels.py). No kernel was ever executed on an AMD GPU.
+  (tests/devices/test_hip_kernels.py); the text of the records' kernels runs on the CPU
+  (tests/devices/test_hip_execution.py). No kernel was ever executed on an AMD GPU.
 """
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.unit.fake_cuda import Idle
-from tests.unit.fake_driver import FakeGpu
+from tests.unit.fake_driver import FakeDriver, FakeGpu
 from tests.unit.lockstep import Lockstep
 from weft.backends.hip import backend as hip_backend
 from weft.base import dtypes
@@ -30,8 +30,8 @@ def limits_of(architecture: str) -> Limits:
 class FakeHip(FakeGpu):
     """Without `runs`, results are whatever lies in memory."""
 
-    def __init__(self, architecture: str, runs: bool = False):
-        super().__init__(1 << 34)
+    def __init__(self, architecture: str, runs: bool = False, kind: type[FakeDriver] = FakeDriver):
+        super().__init__(1 << 34, kind)
         self.dialect = hip_backend.dialect_of(architecture)
         features, limits = hip_backend.features(architecture), limits_of(architecture)
         self.device = Device("hip", 0, self, "no hardware", frozenset(dtypes.ALL), features, limits)

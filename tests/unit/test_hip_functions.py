@@ -7,12 +7,12 @@ The host stands in for the GPU's reciprocal and power of two, which are accurate
 from __future__ import annotations
 
 import ctypes
-import subprocess
 
 import numpy as np
 import pytest
 
 from tests.unit import hip_compilers
+from tests.unit.hip_on_cpu import compile_library
 from weft.backends.hip import backend as hip_backend
 from weft.base import dtypes
 from weft.kernels.gpu.matrix_unit import Fragments
@@ -73,20 +73,11 @@ extern "C" void load_{name}(int lane, unsigned* to, const unsigned short* from, 
 LOADS = ("tile_a", "tile_a_turned", "tile_b", "tile_b_turned")
 
 
-def compiled(text: str, folder) -> ctypes.CDLL:
-    path = folder / "functions.so"
-    command = [hip_compilers.CLANG, "-x", "c++", "-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing"]
-    command += ["-shared", "-fPIC", "-nostdlib++", "-o", str(path), "-", "-lm"]
-    ended = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
-    return ctypes.CDLL(str(path))
-
-
 @pytest.fixture(scope="module")
-def library(tmp_path_factory):
+def library():
     functions = [text for name, text in HIP.functions.items() if not name.startswith("tile")]
     each = [EACH.format(name=name, source=source, target=target) for name, (source, target) in FORMS.items()]
-    return compiled("\n".join([PRELUDE, *functions, *each, OTHERS]), tmp_path_factory.mktemp("hip"))
+    return compile_library("\n".join([PRELUDE, *functions, *each, OTHERS]))
 
 
 def applied(library: ctypes.CDLL, name: str, x: np.ndarray) -> np.ndarray:
@@ -202,10 +193,10 @@ UNITS = {
 
 
 @pytest.mark.parametrize("name", UNITS)
-def test_operands_are_loaded_as_the_unit_expects_them(name, tmp_path):
+def test_operands_are_loaded_as_the_unit_expects_them(name):
     dialect, unit, k_of, _ = UNITS[name]
     texts = [dialect.functions[load] + "\n" + LOAD.format(name=load) for load in LOADS]
-    library = compiled("\n".join([PRELUDE, *texts]), tmp_path)
+    library = compile_library("\n".join([PRELUDE, *texts]))
     fragments = Fragments(unit)
     matrix = np.arange(SIDE * SIDE, dtype=np.uint16).reshape(SIDE, SIDE)  # [row or column, k]
     for load in LOADS:

@@ -5,7 +5,7 @@ the square root of float64 comes from there, as old compilers round the builtin 
 the error function are those of `kernels.math`, whose accuracy is known. The second argument of `__launch_bounds__`
 counts other things than CUDA's and is left out. There are no asynchronous copies: a lane copies itself.
 
-HIP kernels have been compiled, never executed: there was no AMD GPU.
+HIP kernels have been compiled, and executed on a CPU by tests, never on an AMD GPU: there was none.
 """
 
 from __future__ import annotations
