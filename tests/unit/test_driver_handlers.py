@@ -12,7 +12,9 @@ import itertools
 import sys
 import threading
 import zlib
+from collections import deque
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ import weft
 from tests.unit import webgpu_devices
 from tests.unit.fake_driver import FakeGpu
 from tests.unit.test_driver_interrupts import COUNT, MAX_CALLS
+from weft.backends.opencl import driver as opencl_driver
 from weft.kernels.ir.language import Geometry
 from weft.plan.device import Device
 from weft.plan.plan import Code
@@ -89,6 +92,64 @@ def test_pending_launches_run_once_each():
         assert 20 < number < MAX_CALLS and handled in ([], list(range(before + 1, before + number + 1)))
     for pointer in pointers:
         driver.free(pointer)
+
+
+class UploadsOnly:
+    """The queue of an OpenCL device that reads host memory late: when it is waited for, or asked a second time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.asked: dict[int, int] = {}  # by upload that was enqueued: how often it was asked for; -1: it is over
+        self.sources: dict[int, int] = {}  # where they read
+        self.driver: Any = object.__new__(opencl_driver.OpenClDriver)
+        self.driver.queue, self.driver._plain, self.driver._pending, self.driver._pending_bytes = 1, 1, deque(), 0
+        self.driver._ahead = SimpleNamespace(wait=lambda: None)
+        self.driver.pool = SimpleNamespace(split=lambda pointer: (pointer, 0))
+        loader = SimpleNamespace(clReleaseEvent=lambda handle: 0)
+        monkeypatch.setattr(opencl_driver.library, "loader", lambda: loader)
+        monkeypatch.setattr(opencl_driver, "call", self.call)
+
+    def call(self, name: str, *args: Any) -> None:
+        if name == "clEnqueueWriteBuffer":
+            event = len(self.asked) + 1
+            self.asked[event], self.sources[event] = 0, args[5]
+            ctypes.c_uint64.from_address(args[8]).value = event
+        elif name == "clGetEventInfo":
+            event = args[0].value
+            if self.asked[event] >= 0:
+                self.asked[event] = self.asked[event] + 1 if self.asked[event] < 1 else -1
+            ctypes.c_int32.from_address(args[3]).value = 0 if self.asked[event] < 0 else 3
+        else:
+            assert name in ("clFinish", "clEnqueueReadBuffer", "clWaitForEvents")
+            self.asked.update(dict.fromkeys(self.asked, -1))
+
+    def assert_sources_are_kept(self) -> None:
+        kept = {event.handle.value: ctypes.addressof(data) for event, data, _ in self.driver._pending}
+        for event, asked in self.asked.items():
+            assert asked < 0 or kept[event] == self.sources[event], event
+        assert self.driver._pending_bytes == sum(nbytes for *_, nbytes in self.driver._pending)
+
+
+@pytest.mark.parametrize("work", ["upload", "download", "synchronise"])
+@pytest.mark.parametrize("handles", ["upload", "upload and download"])
+def test_memory_that_uploads_read_is_kept(work: str, handles: str, monkeypatch: pytest.MonkeyPatch):
+    data = np.zeros(16, np.uint8)
+    for number in range(MAX_CALLS):
+        uploads = UploadsOnly(monkeypatch)
+        driver = uploads.driver
+        arguments = {"upload": (1, data.ctypes.data, 16), "download": (data.ctypes.data, 1, 16), "synchronise": ()}
+
+        def handler(driver: Any = driver, arguments: dict[str, tuple] = arguments) -> None:
+            if handles == "upload and download":
+                driver.download(*arguments["download"])
+            driver.upload(*arguments["upload"])
+
+        driver.upload(*arguments["upload"])
+        driver.upload(*arguments["upload"])
+        called = call_with_handler(lambda: getattr(driver, work)(*arguments[work]), number, handler)  # noqa: B023
+        uploads.assert_sources_are_kept()
+        if not called:
+            break
+    assert 5 < number < MAX_CALLS
 
 
 def make_device(kind: str) -> Device:

@@ -66,6 +66,22 @@ def test_an_interrupt_keeps_what_was_not_reached():
     assert queue.waited == [1, 2, 3]
 
 
+def test_a_signal_handler_that_waits_leaves_nothing_to_wait_for():
+    queue, waits = Queue(), []
+
+    def wait(mark: int) -> None:
+        queue.wait(mark)
+        if not waits:  # a handler that reads a result
+            waits.append(mark)
+            queue.ahead.wait()
+
+    queue.ahead = RunAhead(queue.mark, wait)
+    for _ in range(3):
+        queue.ahead.count(LAUNCHES_PER_MARK)
+    queue.ahead.wait()
+    assert queue.waited == [1, 1, 2, 3]
+
+
 @pytest.mark.parametrize("kind", EMULATED)
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_loop_that_reads_nothing(kind, compiled, monkeypatch):
