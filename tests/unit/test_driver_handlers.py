@@ -1,16 +1,13 @@
 """A signal handler that computes on the device while the drivers of OpenCL and WebGPU enqueue, submit or capture: its
 results are right, and what it interrupted is done once and stays as it was.
 
-A profile function calls the handler where CPython would run one: where functions begin, and after calls of C. Python's
-own module `threading`, with which wgpu waits, is left out: its locks are not reentrant.
+A profile function calls the handler (`call_with_handler`).
 """
 
 from __future__ import annotations
 
 import ctypes
 import itertools
-import sys
-import threading
 import zlib
 from collections import deque
 from collections.abc import Callable
@@ -23,7 +20,8 @@ import pytest
 import weft
 from tests.unit import webgpu_devices
 from tests.unit.fake_driver import FakeGpu
-from tests.unit.test_driver_interrupts import COUNT, MAX_CALLS
+from tests.unit.test_driver_interrupts import COUNT, MAX_CALLS, call_with_handler
+from tests.unit.test_handles import PIECE, Runtime
 from weft.backends.opencl import driver as opencl_driver
 from weft.kernels.ir.language import Geometry
 from weft.plan.device import Device
@@ -31,27 +29,6 @@ from weft.plan.plan import Code
 
 pytestmark = pytest.mark.unit
 MAX_STEPS = 100  # after which one is captured
-
-
-def call_with_handler(work: Callable[[], Any], number: int, handler: Callable[[], Any]) -> bool:
-    """Call `work` with `handler` at its call of this number; whether it makes so many."""
-    left = number
-
-    def interrupt(frame: Any, event: str, argument: Any) -> None:
-        nonlocal left
-        counts = event in ("call", "c_return") and argument is not sys.setprofile
-        if counts and frame.f_code.co_filename != threading.__file__:
-            left -= 1
-            if left < 0:
-                sys.setprofile(None)
-                handler()
-
-    try:
-        sys.setprofile(interrupt)
-        work()
-    finally:
-        sys.setprofile(None)
-    return left < 0
 
 
 def test_pending_launches_run_once_each():
@@ -92,6 +69,22 @@ def test_pending_launches_run_once_each():
         assert 20 < number < MAX_CALLS and handled in ([], list(range(before + 1, before + number + 1)))
     for pointer in pointers:
         driver.free(pointer)
+
+
+def test_pieces_have_consecutive_addresses_where_a_handler_allocates():
+    memory = Runtime(1 << 30, 1 << 30, PIECE).memory
+    for number in range(MAX_CALLS):
+        found: list[int] = []
+        called = call_with_handler(
+            lambda: found.append(memory.allocate_pieces(3 * PIECE)),  # noqa: B023
+            number,
+            lambda: memory.allocate(PIECE),
+        )
+        handles = [memory.split(found[0] + at * PIECE)[0] for at in range(3)]
+        assert len(set(handles)) == 3 and all(memory.split(found[0] + at * PIECE)[1] == 0 for at in range(3)), number
+        if not called:
+            break
+    assert 10 < number < MAX_CALLS
 
 
 class UploadsOnly:
