@@ -53,12 +53,14 @@ class _Kernel:
 
     def __init__(self, driver: OpenClDriver, function: _Function, buffers: int):
         self._driver, self._function, self.buffers = driver, function, buffers
+        self.handle = 0
         self.handle = create("clCreateKernel", function.program, function.name.encode())
         self._values: list[int | None] = [None] * (buffers + len(function.scalar_bytes))
         self._place = ctypes.c_uint64()
 
     def __del__(self) -> None:
-        self._driver.dropped.append(self.handle)
+        if self.handle:
+            self._driver.dropped.append(self.handle)
 
     def set_arguments(self, words: ctypes.Array) -> None:
         """Set those that changed since the last call."""
