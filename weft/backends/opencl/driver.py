@@ -114,7 +114,8 @@ class _Graph:
 
 
 class OpenClDriver:
-    """One device, whose kernels use subgroups or not. What it began with is released where it cannot be started."""
+    """One device; `subgroups` says whether its kernels use them. Where opening it fails, what was opened is
+    released."""
 
     can_capture_graphs = True
 
