@@ -156,6 +156,26 @@ def make_device(kind: str) -> Device:
         pytest.skip(str(error))
 
 
+def test_a_run_is_checked_once_where_a_handler_checks():
+    device = FakeGpu().device
+    backend: Any = device.backend
+    table, index = (weft.tensor(given, device=device) for given in (np.zeros(4, np.float32), np.array([1, 2])))
+
+    def check() -> None:
+        backend.call_in_order(backend._check)
+
+    for number in range(MAX_CALLS):
+        for _ in range(2):
+            weft.eval(table[index])
+        backend.driver.synchronise()
+        assert len(backend._pending) == 2
+        called = call_with_handler(check, number, check)
+        assert not backend._pending
+        if not called:
+            break
+    assert 5 < number < MAX_CALLS
+
+
 def make_step(device: Device) -> Callable[[], weft.Tensor]:
     """A compiled function that adds 1 to a tensor in place."""
     total, w = weft.tensor(np.zeros(4, np.float32), device=device), weft.ones(4, 4, device=device)
