@@ -8,6 +8,7 @@ named and is not there ends the run. Nothing here knows what a test computes.
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Generator
 from types import TracebackType
@@ -22,7 +23,8 @@ from weft.plan.device import Device
 DEFAULT = "cuda"
 # The dtype that a device lacks, where a test asked for it: made, cast or moved a tensor. Others are the engine's fault.
 REQUESTED = re.compile(r"^(?:to|tensor|from_numpy): given (\w+) on \S+, which does not have it")
-CONVERSION = "weft/nn/module/conversion.py"  # Module.to and Module.double
+PACKAGE = os.path.dirname(weft.__file__) + os.sep
+CONVERSION = os.path.join(PACKAGE, "nn", "module", "conversion.py")  # Module.to and Module.double
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -104,7 +106,7 @@ def is_asked_by_test(traceback: TracebackType | None) -> bool:
     that the caller did not name. Tracebacks do not show the engine."""
     while traceback is not None:
         path = traceback.tb_frame.f_code.co_filename
-        if "/weft/" in path and "/tests/" not in path and not path.endswith(CONVERSION):
+        if path.startswith(PACKAGE) and path != CONVERSION:
             return False
         traceback = traceback.tb_next
     return True

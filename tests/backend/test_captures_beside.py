@@ -77,7 +77,7 @@ def test_a_child_of_a_process_that_traces_can_trace():
     if child == 0:
         from weft.jit.captures import TRACING
 
-        os._exit(0 if TRACING.acquire(timeout=10) else 1)
+        os._exit(0 if TRACING.acquire(timeout=60) else 1)
     end.set()
     thread.join(60)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

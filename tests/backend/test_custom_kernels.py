@@ -310,7 +310,7 @@ def test_an_unknown_word():
 
 def test_two_threads_trace_at_once():
     """The words of a kernel mean what their own thread records, also while another thread is tracing."""
-    meeting = threading.Barrier(2, timeout=30)
+    meeting = threading.Barrier(2, timeout=100)
 
     def totals(i, x, out):
         meeting.wait()

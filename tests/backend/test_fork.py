@@ -27,7 +27,7 @@ pytestmark = [
 ]
 
 FORKS = 20
-PATIENCE = 30  # seconds after which a child is taken to hang
+PATIENCE = 120  # seconds after which a child is taken to hang
 
 
 @contextlib.contextmanager

@@ -268,7 +268,7 @@ INTERRUPTS = """
     def interrupt(caught, pause):
         while not caught.wait(pause):
             os.kill(os.getpid(), signal.SIGINT)
-            pause = 0.3  # again: Python drops one that lands in a destructor
+            pause = 2  # again: Python drops one that lands in a destructor; late, since it may be caught only now
 
     random.seed(0)
     step = weft.compile(add) if {compiled} else lambda x: weft.eval(add(x), w, count)
@@ -300,31 +300,36 @@ def test_interrupts_act_between_plans(compiled):
 
 @pytest.mark.serial
 def test_other_threads_go_on_while_a_plan_runs():
+    """In one of twenty tries: on a busy machine the other thread may not get a processor."""
     rng = np.random.default_rng(0)
     a = weft.tensor(rng.normal(size=(1500, 1500)).astype(np.float32))
     product = weft.compile(lambda a: (a @ a) @ a)
     product(a)
-    ticks, stop = [], threading.Event()
+    ticks: list[float] = []
+    stop = threading.Event()
 
     def tick():
         while not stop.is_set():
             ticks.append(time.perf_counter())
             time.sleep(0.0005)
 
-    other = threading.Thread(target=tick)
-    other.start()
-    try:
+    def goes_on():
         time.sleep(0.01)
+        ticks.clear()
         spans: list[tuple[float, float]] = []
         while sum(end - start for start, end in spans) < 0.05:  # long enough for some ticks, however fast it is
             start = time.perf_counter()
             product(a)
             spans.append((start, time.perf_counter()))
+        return sum(start < moment < end for moment in ticks.copy() for start, end in spans) >= 5
+
+    other = threading.Thread(target=tick)
+    other.start()
+    try:
+        assert any(goes_on() for _ in range(20))
     finally:
         stop.set()
         other.join()
-    during = sum(start < moment < end for moment in ticks for start, end in spans)
-    assert during >= 5
 
 
 def test_threads_compute_at_the_same_time():

@@ -219,7 +219,7 @@ def test_switches(program):
 
 
 def test_decorated_functions_keep_their_names_and_are_safe_in_threads():
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=100)
 
     @weft.no_grad
     def named():

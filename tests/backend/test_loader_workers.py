@@ -1,6 +1,7 @@
 """Worker threads and processes: the same batches for any number of them, failures that name the sample, clean ends."""
 
 import gc
+import itertools
 import multiprocessing
 import os
 import random
@@ -11,6 +12,7 @@ import threading
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -183,9 +185,11 @@ class Blocked(data.Dataset):
     """Sample 2 waits until it is let go."""
 
     def __init__(self):
-        self.gate = threading.Event()
+        self.gate, self.reached = threading.Event(), threading.Event()
 
     def __getitem__(self, index):
+        if index == 2:
+            self.reached.set()
         assert index < 2 or self.gate.wait(SECONDS)
         return index
 
@@ -193,13 +197,20 @@ class Blocked(data.Dataset):
         return 4
 
 
-def test_a_timeout_names_the_samples():
-    dataset = Blocked()
+def test_a_timeout_names_the_samples(monkeypatch):
+    """No time passes until sample 2 is read, however slow the machine is; from then on a second at each look."""
+    dataset, seconds = Blocked(), itertools.count()
+
+    def look() -> float:
+        return float(next(seconds)) if dataset.reached.is_set() else 0.0
+
+    monkeypatch.setattr(streaming, "JOIN_SECONDS", 0.01)
+    monkeypatch.setattr(streaming, "time", SimpleNamespace(monotonic=look, perf_counter=time.perf_counter))
     batches = iter(data.DataLoader(dataset, 2, num_workers=1, timeout=0.5))
     next(batches)
-    threading.Timer(0.8, dataset.gate.set).start()
     with pytest.raises(data.WorkerError, match=r"no batch for 0.5 seconds, while reading samples \[2, 3\]"):
         next(batches)
+    dataset.gate.set()
 
 
 def test_what_cannot_be_sent_to_a_process():

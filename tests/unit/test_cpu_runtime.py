@@ -356,7 +356,7 @@ def script(folder, extra="", **environment):
     settings = {**os.environ, "WEFT_CACHE_DIR": str(folder), **environment}
     code = SCRIPT.format(root=root, extra=extra)
     done = subprocess.run(
-        [sys.executable, "-c", code], env=settings, capture_output=True, text=True, timeout=60, cwd=root
+        [sys.executable, "-c", code], env=settings, capture_output=True, text=True, timeout=300, cwd=root
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()

@@ -1,18 +1,17 @@
 """A signal handler that computes on the device while the drivers of OpenCL and WebGPU enqueue, submit or capture: its
 results are right, and what it interrupted is done once and stays as it was.
 
-A profile function calls the handler where CPython would run one: where functions begin, and after calls of C. Python's
-own module `threading`, with which wgpu waits, is left out: its locks are not reentrant.
+A profile function calls the handler (`call_with_handler`).
 """
 
 from __future__ import annotations
 
 import ctypes
 import itertools
-import sys
-import threading
 import zlib
+from collections import deque
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,34 +20,15 @@ import pytest
 import weft
 from tests.unit import webgpu_devices
 from tests.unit.fake_driver import FakeGpu
-from tests.unit.test_driver_interrupts import COUNT, MAX_CALLS
+from tests.unit.test_driver_interrupts import COUNT, MAX_CALLS, call_with_handler
+from tests.unit.test_handles import PIECE, Runtime
+from weft.backends.opencl import driver as opencl_driver
 from weft.kernels.ir.language import Geometry
 from weft.plan.device import Device
 from weft.plan.plan import Code
 
 pytestmark = pytest.mark.unit
 MAX_STEPS = 100  # after which one is captured
-
-
-def call_with_handler(work: Callable[[], Any], number: int, handler: Callable[[], Any]) -> bool:
-    """Call `work` with `handler` at its call of this number; whether it makes so many."""
-    left = number
-
-    def interrupt(frame: Any, event: str, argument: Any) -> None:
-        nonlocal left
-        counts = event in ("call", "c_return") and argument is not sys.setprofile
-        if counts and frame.f_code.co_filename != threading.__file__:
-            left -= 1
-            if left < 0:
-                sys.setprofile(None)
-                handler()
-
-    try:
-        sys.setprofile(interrupt)
-        work()
-    finally:
-        sys.setprofile(None)
-    return left < 0
 
 
 def test_pending_launches_run_once_each():
@@ -91,6 +71,80 @@ def test_pending_launches_run_once_each():
         driver.free(pointer)
 
 
+def test_pieces_have_consecutive_addresses_where_a_handler_allocates():
+    memory = Runtime(1 << 30, 1 << 30, PIECE).memory
+    for number in range(MAX_CALLS):
+        found: list[int] = []
+        called = call_with_handler(
+            lambda: found.append(memory.allocate_pieces(3 * PIECE)),  # noqa: B023
+            number,
+            lambda: memory.allocate(PIECE),
+        )
+        handles = [memory.split(found[0] + at * PIECE)[0] for at in range(3)]
+        assert len(set(handles)) == 3 and all(memory.split(found[0] + at * PIECE)[1] == 0 for at in range(3)), number
+        if not called:
+            break
+    assert 10 < number < MAX_CALLS
+
+
+class UploadsOnly:
+    """The queue of an OpenCL device that reads host memory late: when it is waited for, or asked a second time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.asked: dict[int, int] = {}  # by upload that was enqueued: how often it was asked for; -1: it is over
+        self.sources: dict[int, int] = {}  # where they read
+        self.driver: Any = object.__new__(opencl_driver.OpenClDriver)
+        self.driver.queue, self.driver._plain, self.driver._pending, self.driver._pending_bytes = 1, 1, deque(), 0
+        self.driver._ahead = SimpleNamespace(wait=lambda: None)
+        self.driver.pool = SimpleNamespace(split=lambda pointer: (pointer, 0))
+        loader = SimpleNamespace(clReleaseEvent=lambda handle: 0)
+        monkeypatch.setattr(opencl_driver.library, "loader", lambda: loader)
+        monkeypatch.setattr(opencl_driver, "call", self.call)
+
+    def call(self, name: str, *args: Any) -> None:
+        if name == "clEnqueueWriteBuffer":
+            event = len(self.asked) + 1
+            self.asked[event], self.sources[event] = 0, args[5]
+            ctypes.c_uint64.from_address(args[8]).value = event
+        elif name == "clGetEventInfo":
+            event = args[0].value
+            if self.asked[event] >= 0:
+                self.asked[event] = self.asked[event] + 1 if self.asked[event] < 1 else -1
+            ctypes.c_int32.from_address(args[3]).value = 0 if self.asked[event] < 0 else 3
+        else:
+            assert name in ("clFinish", "clEnqueueReadBuffer", "clWaitForEvents")
+            self.asked.update(dict.fromkeys(self.asked, -1))
+
+    def assert_sources_are_kept(self) -> None:
+        kept = {event.handle.value: ctypes.addressof(data) for event, data, _ in self.driver._pending}
+        for event, asked in self.asked.items():
+            assert asked < 0 or kept[event] == self.sources[event], event
+        assert self.driver._pending_bytes == sum(nbytes for *_, nbytes in self.driver._pending)
+
+
+@pytest.mark.parametrize("work", ["upload", "download", "synchronise"])
+@pytest.mark.parametrize("handles", ["upload", "upload and download"])
+def test_memory_that_uploads_read_is_kept(work: str, handles: str, monkeypatch: pytest.MonkeyPatch):
+    data = np.zeros(16, np.uint8)
+    for number in range(MAX_CALLS):
+        uploads = UploadsOnly(monkeypatch)
+        driver = uploads.driver
+        arguments = {"upload": (1, data.ctypes.data, 16), "download": (data.ctypes.data, 1, 16), "synchronise": ()}
+
+        def handler(driver: Any = driver, arguments: dict[str, tuple] = arguments) -> None:
+            if handles == "upload and download":
+                driver.download(*arguments["download"])
+            driver.upload(*arguments["upload"])
+
+        driver.upload(*arguments["upload"])
+        driver.upload(*arguments["upload"])
+        called = call_with_handler(lambda: getattr(driver, work)(*arguments[work]), number, handler)  # noqa: B023
+        uploads.assert_sources_are_kept()
+        if not called:
+            break
+    assert 5 < number < MAX_CALLS
+
+
 def make_device(kind: str) -> Device:
     if kind == "fake":
         return FakeGpu().device
@@ -100,6 +154,26 @@ def make_device(kind: str) -> Device:
         return weft.get_device(kind)
     except weft.DeviceError as error:
         pytest.skip(str(error))
+
+
+def test_a_run_is_checked_once_where_a_handler_checks():
+    device = FakeGpu().device
+    backend: Any = device.backend
+    table, index = (weft.tensor(given, device=device) for given in (np.zeros(4, np.float32), np.array([1, 2])))
+
+    def check() -> None:
+        backend.call_in_order(backend._check)
+
+    for number in range(MAX_CALLS):
+        for _ in range(2):
+            weft.eval(table[index])
+        backend.driver.synchronise()
+        assert len(backend._pending) == 2
+        called = call_with_handler(check, number, check)
+        assert not backend._pending
+        if not called:
+            break
+    assert 5 < number < MAX_CALLS
 
 
 def make_step(device: Device) -> Callable[[], weft.Tensor]:

@@ -2,7 +2,8 @@
 is lost or done twice, and the device works afterwards.
 
 A profile function raises where CPython would run a signal handler: where functions begin, and after calls of C.
-Python's own module `threading`, with which wgpu waits, is left out: what interrupts `Event.set` may leave it locked.
+Python's own module `threading`, with which wgpu waits, is left out: its locks are not reentrant, and what interrupts
+`Event.set` may leave it locked.
 """
 
 from __future__ import annotations
@@ -38,30 +39,39 @@ fn count() {
 """
 
 
+def call_with_handler(work: Callable[[], Any], number: int, handler: Callable[[], Any]) -> bool:
+    """Call `work` with `handler` at its call of this number; whether it makes so many."""
+    left = number
+
+    def interrupt(frame: Any, event: str, argument: Any) -> None:
+        nonlocal left
+        counts = event in ("call", "c_return") and argument is not sys.setprofile
+        if counts and frame.f_code.co_filename != threading.__file__:
+            left -= 1
+            if left < 0:
+                sys.setprofile(None)
+                handler()
+
+    try:
+        sys.setprofile(interrupt)
+        work()
+    finally:
+        sys.setprofile(None)
+    return left < 0
+
+
 def interrupted(work: Callable[[], Any]) -> Iterator[int]:
     """Call `work` again and again, interrupted at its first call, at its second, ..., until it is not."""
-    for last in range(MAX_CALLS):
-        left = last
 
-        def interrupt(frame: Any, event: str, argument: Any) -> None:
-            nonlocal left
-            counts = event in ("call", "c_return") and argument is not sys.setprofile
-            if counts and frame.f_code.co_filename != threading.__file__:
-                left -= 1
-                if left < 0:
-                    sys.setprofile(None)
-                    raise KeyboardInterrupt
+    def interrupt() -> None:
+        raise KeyboardInterrupt
 
+    for number in range(MAX_CALLS):
         try:
-            sys.setprofile(interrupt)
-            work()
-            sys.setprofile(None)
-            if left >= 0:
+            if not call_with_handler(work, number, interrupt):
                 return  # else a finalizer was interrupted, which Python goes on after
         except KeyboardInterrupt:
-            yield last
-        finally:
-            sys.setprofile(None)
+            yield number
     pytest.fail(f"still interrupted after {MAX_CALLS} calls")
 
 

@@ -33,7 +33,7 @@ def in_thread(work) -> None:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(100)
     assert not thread.is_alive(), "it waits for ever"
     if raised:
         raise raised[0]
@@ -60,13 +60,13 @@ def test_a_thread_makes_its_tensors_where_it_says(gpu):
         made.append(weft.ones(1).device)
         with weft.device(other.device):
             entered.set()
-            assert looked.wait(20)
+            assert looked.wait(100)
             made.append(weft.ones(1).device)
 
     looked = threading.Event()
     thread = threading.Thread(target=work)
     thread.start()
-    assert entered.wait(20)
+    assert entered.wait(100)
     assert weft.ones(1).device is gpu.device
     looked.set()
     thread.join()

@@ -121,6 +121,26 @@ def test_an_interrupted_release_gives_out_nothing_that_was_destroyed(number):
     assert memory.reserved == sum(runtime.sizes.values()) and not memory.unused
 
 
+def test_a_release_in_which_a_signal_handler_allocates_and_frees():
+    runtime = Runtime()
+    memory, found = runtime.memory, []
+    held = memory.allocate(5000)
+
+    def destroy(handle: int) -> None:
+        runtime.sizes.pop(handle)
+        if not found:  # sizes of which nothing was free before
+            memory.free(held)
+            found.append(memory.allocate(20_000))
+
+    memory._destroy = destroy
+    for address in [memory.allocate(size) for size in (100, 100, 1000)]:
+        memory.free(address)
+    memory.release_unused()
+    assert memory.split(found[0] + 19_999) == (runtime.made, 19_999)
+    assert memory.reserved == sum(runtime.sizes.values()) == class_bytes(20_000) + memory.unused
+    assert memory.allocate(5000) == held and not memory.unused
+
+
 PIECE = 8192
 
 

@@ -223,8 +223,17 @@ def test_import_loads_nothing_slow():
 
 @pytest.mark.serial
 def test_import_takes_less_than_300_ms(tmp_path):
-    """One of ten tries, NumPy's import included, the interpreter's start not. Time of the processor, which waiting for
-    it on a busy machine does not count. Bytecode is there, as after an installation: the first try writes it."""
-    code = "import time; start = time.process_time(); import weft; print(time.process_time() - start)"
+    """One of ten tries, NumPy's import included, the interpreter's start not; on a slow machine less than six times
+    what NumPy's import takes there (4.4 to 4.8 times were measured). Time of the processor, which waiting for it on a
+    busy machine does not count. Bytecode is there, as after an installation: the first try writes it."""
+    code = (
+        "import time; start = time.process_time(); import numpy; middle = time.process_time(); import weft;"
+        "print(middle - start, time.process_time() - start)"
+    )
     installed = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path)}
-    assert any(float(run_python(code, **installed)) < 0.3 for _ in range(10))
+
+    def is_fast() -> bool:
+        numpy, both = map(float, run_python(code, **installed).split())
+        return both < max(0.3, 6 * numpy)
+
+    assert any(is_fast() for _ in range(10))

@@ -293,6 +293,17 @@ def test_a_kernel_that_does_not_compile_is_named_and_shown(device):
     assert device.backend.driver.load_kernels([code("good_map", "g", good)])
 
 
+def test_a_kernel_object_that_cannot_be_created_is_reported_once(device):
+    """And its remains report nothing: an error in a finalizer would be an ignored one."""
+    driver = device.backend.driver
+    text = f"{OPENCL.header}\n\n// h\n__kernel void here(__global float* x)\n{{\n    x[0] = 1;\n}}\n"
+    (function,) = driver.load_kernels([Code("here", "here", (), Geometry(1, 1), zlib.compress(text.encode()))])
+    missing = SimpleNamespace(program=function.program, name="missing", scalar_bytes=[8, 8])
+    with pytest.raises(DeviceError, match=r"missing: given a kernel that .* does not load"):
+        driver.make_launcher(missing, 1, 1, 0, (ctypes.c_uint64 * 3)(), 1)
+    gc.collect()
+
+
 def test_a_driver_that_is_registered_twice_is_one_platform(monkeypatch):
     def ids(count, handles, found):
         if handles is None:

@@ -66,6 +66,22 @@ def test_an_interrupt_keeps_what_was_not_reached():
     assert queue.waited == [1, 2, 3]
 
 
+def test_a_signal_handler_that_waits_leaves_nothing_to_wait_for():
+    queue, waits = Queue(), []
+
+    def wait(mark: int) -> None:
+        queue.wait(mark)
+        if not waits:  # a handler that reads a result
+            waits.append(mark)
+            queue.ahead.wait()
+
+    queue.ahead = RunAhead(queue.mark, wait)
+    for _ in range(3):
+        queue.ahead.count(LAUNCHES_PER_MARK)
+    queue.ahead.wait()
+    assert queue.waited == [1, 1, 2, 3]
+
+
 @pytest.mark.parametrize("kind", EMULATED)
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_loop_that_reads_nothing(kind, compiled, monkeypatch):
@@ -76,6 +92,7 @@ def test_a_loop_that_reads_nothing(kind, compiled, monkeypatch):
     except DeviceError as error:
         pytest.skip(str(error))
     driver = device.backend.driver
+    weft.synchronize(device)  # what earlier tests left: more marks than these
     x = weft.tensor(np.zeros((5, 3), np.float32), device=device)
     step = (weft.compile if compiled else lambda function: function)(lambda x: x + 1)
     most = 0

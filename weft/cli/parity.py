@@ -158,9 +158,9 @@ def _row(found: Comparison, tolerance: float) -> list[str | Text]:
         text = f"{value:.1e}"
         return text if value <= tolerance else f"[red]{text}[/red]"
 
-    times = [f"{found.cpu_seconds * 1e3:.2f}"]
+    times = [f"{found.cpu_seconds * 1e3:.3f}"]
     if found.seconds:
-        times += [f"{found.seconds * 1e3:.2f}", f"{found.cpu_seconds / found.seconds:.1f}x"]
+        times += [f"{found.seconds * 1e3:.3f}", f"{found.cpu_seconds / found.seconds:.1f}x"]
     return [Text(found.name), error(found.outputs), error(found.gradients), error(found.steps), *times]
 
 

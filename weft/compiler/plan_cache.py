@@ -156,13 +156,16 @@ def render_kernels(plan: Plan, backend: Any) -> Plan:
 
     try:
         return replace(plan, steps=visit(plan.steps))
-    except DeviceError as error:
-        raise _too_large_for(plan, backend) or error from None
+    except DeviceError:
+        cause = _explain_size(plan, backend)
+        if cause is None:
+            raise
+        raise cause from None
 
 
-def _too_large_for(plan: Plan, backend: Any) -> Exception | None:
-    """The error for a plan with a value that no allocation of the device holds: then this is what is wrong, and not
-    that a kernel cannot bind it."""
+def _explain_size(plan: Plan, backend: Any) -> Exception | None:
+    """The error for a plan with a value that is larger than an allocation of the device may be, else None. A kernel
+    that cannot bind such a value is a consequence."""
     (device,) = backend.devices()
     most = device.limits.allocation_bytes
     values: list[Slot | Interval] = [*[slot for slot in plan.slots if slot.kind in ("input", "output")], *plan.arena]

@@ -18,7 +18,7 @@ import contextlib
 import ctypes
 import os
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -129,7 +129,7 @@ class GpuBackend:
         self.executables: weakref.WeakSet[GpuExecutable] = weakref.WeakSet()
         self._free_words: dict[int, list[int]] = {}  # by size
         self._sees_words = False  # whether host and device share them
-        self._pending: dict[Slab, tuple[Plan, Explain | None]] = {}
+        self._pending: OrderedDict[Slab, tuple[Plan, Explain | None]] = OrderedDict()  # in the order of the runs
         self._arena: Slab | None = None
         _backends.add(self)
 
@@ -351,9 +351,11 @@ class GpuBackend:
 
     def _check(self) -> None:
         """Raise for the first finished run whose status words are set; others are reported next time."""
-        while self._pending:
-            status = next(iter(self._pending))
-            plan, explain = self._pending.pop(status)
+        while True:
+            try:  # in one call: a signal handler may check runs, too
+                status, (plan, explain) = self._pending.popitem(last=False)
+            except KeyError:
+                return
             words = self._read_status(status)
             if words.any():
                 raise_bad_index(words, plan, explain)

@@ -65,7 +65,10 @@ class HandleMemory:
         if free:
             self.unused -= size
             return heapq.heappop(free)
-        return self._add(self._create_or_release(size, nbytes), size)
+        handle = self._create_or_release(size, nbytes)
+        start = self._reserve(size)
+        self._add(start, handle, size)
+        return start
 
     def allocate_pieces(self, nbytes: int) -> int:
         """As `allocate`; where this is more than one handle may have, of several handles with consecutive addresses:
@@ -86,10 +89,12 @@ class HandleMemory:
             for handle in handles:
                 self._destroy(handle)
             raise
-        start, *following = [self._add(handle, size, 0) for handle, size in zip(handles, sizes, strict=True)]
-        self._next += RANGE_ALIGNMENT  # the end is in no other range
-        self._following[start] = following
-        return start
+        first = self._reserve(sum(sizes))  # at once: a signal handler may allocate, too
+        starts = [first + number * self._largest for number in range(len(sizes))]
+        for start, handle, size in zip(starts, handles, sizes, strict=True):
+            self._add(start, handle, size)
+        self._following[first] = starts[1:]
+        return first
 
     def _create_or_release(self, size: int, nbytes: int, whole: int = 0) -> Any:
         """New memory, where `whole` bytes are needed in all (0: these alone); where there is too little, after what
@@ -106,14 +111,17 @@ class HandleMemory:
             raise out_of_memory(self._name, nbytes, *self.memory())
         return self._create(size)
 
-    def _add(self, handle: Any, size: int, distance: int = RANGE_ALIGNMENT) -> int:
-        """Give a handle addresses; the next ones are so far away that the end of these is in no other range."""
+    def _reserve(self, nbytes: int) -> int:
+        """Addresses of so many bytes; the next ones are so far away that the end of these is in no other range."""
         start = self._next
-        self._next += -(-size // RANGE_ALIGNMENT) * RANGE_ALIGNMENT + distance
-        self._starts.append(start)
-        self._handles[start] = handle, size
-        self.reserved += size
+        self._next += -(-nbytes // RANGE_ALIGNMENT) * RANGE_ALIGNMENT + RANGE_ALIGNMENT
         return start
+
+    def _add(self, start: int, handle: Any, size: int) -> None:
+        """Give addresses from `start` on to a handle."""
+        self._handles[start] = handle, size
+        bisect.insort(self._starts, start)
+        self.reserved += size
 
     def free(self, address: int) -> None:
         """Keep memory for the next allocation of its size."""
@@ -137,15 +145,15 @@ class HandleMemory:
         if not self.unused:
             return
         self._wait()
-        for size, starts in self._free.items():
-            while starts:  # a signal handler may raise at any call: what is destroyed is not given out any more
+        for size, starts in list(self._free.items()):
+            while starts:  # a signal handler may raise at any call, or allocate: what is destroyed is not given out
                 start = starts.pop()
                 self.unused -= size
                 self.reserved -= size
                 for each in (start, *self._following.pop(start, ())):
-                    self._destroy(self._handles.pop(each)[0])
-        self._free = {}
-        self._starts = sorted(self._handles)
+                    handle = self._handles.pop(each)[0]
+                    self._starts.remove(each)
+                    self._destroy(handle)
 
     def memory(self) -> tuple[int, int]:
         """(bytes that can still be allocated, bytes in all)."""

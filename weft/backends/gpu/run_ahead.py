@@ -43,5 +43,7 @@ class RunAhead:
             self._wait_for_oldest()
 
     def _wait_for_oldest(self) -> None:
-        self._wait(self._marks[0])  # where a signal handler raises, the mark stays
-        self._marks.popleft()
+        oldest = self._marks[0]
+        self._wait(oldest)  # where a signal handler raises, the mark stays
+        if self._marks and self._marks[0] is oldest:  # else a signal handler waited for the device
+            self._marks.popleft()

@@ -53,12 +53,14 @@ class _Kernel:
 
     def __init__(self, driver: OpenClDriver, function: _Function, buffers: int):
         self._driver, self._function, self.buffers = driver, function, buffers
+        self.handle = 0
         self.handle = create("clCreateKernel", function.program, function.name.encode())
         self._values: list[int | None] = [None] * (buffers + len(function.scalar_bytes))
         self._place = ctypes.c_uint64()
 
     def __del__(self) -> None:
-        self._driver.dropped.append(self.handle)
+        if self.handle:
+            self._driver.dropped.append(self.handle)
 
     def set_arguments(self, words: ctypes.Array) -> None:
         """Set those that changed since the last call."""
@@ -112,7 +114,8 @@ class _Graph:
 
 
 class OpenClDriver:
-    """One device, whose kernels use subgroups or not. What it began with is released where it cannot be started."""
+    """One device; `subgroups` says whether its kernels use them. Where opening it fails, what was opened is
+    released."""
 
     can_capture_graphs = True
 
@@ -154,7 +157,7 @@ class OpenClDriver:
     def synchronise(self) -> None:
         self._ahead.wait()
         call("clFinish", self.queue)
-        self._forget_all_uploads()
+        self._forget_uploads()
         self._use(self._plain)
 
     def _use(self, queue: int) -> None:
@@ -219,35 +222,33 @@ class OpenClDriver:
         self._forget_uploads()
         data, event = ctypes.create_string_buffer(nbytes), _Event()
         ctypes.memmove(data, address, nbytes)
-        self._pending.append((event, data, nbytes))  # before the call, after which a signal handler may raise
-        self._pending_bytes += nbytes
-        place = ctypes.addressof(event.handle)
-        call("clEnqueueWriteBuffer", self.queue, handle, 0, offset, nbytes, ctypes.addressof(data), 0, None, place)
+        source, place = ctypes.addressof(data), ctypes.addressof(event.handle)
+        try:
+            call("clEnqueueWriteBuffer", self.queue, handle, 0, offset, nbytes, source, 0, None, place)
+        finally:  # a signal handler may raise after the call
+            if event.handle.value:
+                self._pending.append((event, data, nbytes))
+                self._pending_bytes += nbytes
 
     def _forget_uploads(self) -> None:
         """Drop copies of host memory that were read; wait for the first where they are too many."""
         pending, status = self._pending, ctypes.c_int32()
         while pending:
-            event, _, nbytes = pending[0]
-            if event.handle.value:  # else it was never enqueued
-                if self._pending_bytes > MAX_PENDING_BYTES or len(pending) > MAX_PENDING_UPLOADS:
-                    _wait_for(event)
-                place = ctypes.addressof(status)
-                call("clGetEventInfo", event.handle, library.EVENT_STATUS, 4, place, None)
-                if status.value > library.COMPLETE:
-                    return
-            pending.popleft()
-            self._pending_bytes -= nbytes
-
-    def _forget_all_uploads(self) -> None:
-        self._pending.clear()
-        self._pending_bytes = 0
+            oldest = event, _, nbytes = pending[0]
+            if self._pending_bytes > MAX_PENDING_BYTES or len(pending) > MAX_PENDING_UPLOADS:
+                _wait_for(event)
+            call("clGetEventInfo", event.handle, library.EVENT_STATUS, 4, ctypes.addressof(status), None)
+            if status.value > library.COMPLETE:
+                return
+            if pending and pending[0] is oldest:  # else a signal handler dropped it
+                pending.popleft()
+                self._pending_bytes -= nbytes
 
     def download(self, address: int, pointer: int, nbytes: int) -> None:
         handle, offset = self.pool.split(pointer)
         self._ahead.wait()
         call("clEnqueueReadBuffer", self.queue, handle, 1, offset, nbytes, address, 0, None, None)
-        self._forget_all_uploads()  # the queue is in order, and was waited for
+        self._forget_uploads()  # all but those of a signal handler: the queue is in order, and was waited for
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         (to, to_at), (of, of_at) = self.pool.split(target), self.pool.split(source)

@@ -9,10 +9,10 @@ command buffer of them and submits it.
 WebGPU moves words of four bytes: other numbers of bytes go through small kernels (`backends.webgpu.byte_copies`).
 
 A signal handler may raise at any call (Ctrl-C does; see `weft.base.locks`), or compute something on this device.
-Pending commands stay pending until they are submitted: C code submits and forgets them, which nothing interrupts, and
-only if nothing was put on the queue since the submission was begun; else it is begun anew. The buffer for small
-downloads is out of its place while it is mapped: submitting a command that writes to a mapped buffer would end the
-process.
+Pending commands stay pending until they are submitted: C code submits them and removes them from the list, which
+nothing interrupts, and only if nothing was put on the queue since the submission was begun; else it is begun anew. The
+buffer for small downloads is not in `_readback` while it is mapped: submitting a command that writes to a mapped buffer
+would end the process.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ STORAGE_USAGE = 128 | 8 | 4  # storage, copy to, copy from
 UNIFORM_USAGE = 64 | 8  # uniform, copy to
 READBACK_USAGE = 1 | 8  # mapped for reading, copy to
 READBACK_BYTES = 1 << 16  # of the buffer that small downloads go through
-MAX_CALLS = 2  # of C that end a submission
+MAX_CALLS = 2  # of C that end a submission: one submits, one removes what was submitted from the list
 
 
 class WebGpuDriver:
@@ -340,7 +340,8 @@ class WebGpuDriver:
         return commands
 
     def _begin_submission(self) -> list[bool]:
-        """What says whether a submission may go on: emptied by whatever is put on the queue from now on."""
+        """A ticket: whether each of the calls that end a submission is made. Whatever is put on the queue from now on
+        empties it, and none is made."""
         self._ticket.clear()
         self._ticket = [True] * MAX_CALLS
         return self._ticket

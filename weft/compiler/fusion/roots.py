@@ -202,7 +202,7 @@ class Roots:
                 found, added = {depth[node]}, True
             for source in node.srcs:
                 before = users.get(source)
-                if before is None:
+                if before is None or len(found) > MAX_RECOMPUTED:  # more are not counted
                     users[source] = found
                 elif found is not before and len(before) <= MAX_RECOMPUTED:
                     users[source] = before | found
