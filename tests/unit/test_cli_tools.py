@@ -72,6 +72,17 @@ def test_bench(command):
         assert word in text
 
 
+def test_bench_measures_a_device_once_and_refuses_what_runs_no_kernels(command, monkeypatch):
+    monkeypatch.setattr(bench, "training_time", lambda make, device, seconds: 1e-3)
+    code, text = command("bench", "--device", "cpu", "--device", "cpu:0")
+    assert code == 0 and [line.split()[0] for line in text.splitlines()].count("cpu") == 1
+    for name in ("null", "reference"):
+        code, text = command("bench", "--device", name)
+        assert code == 2 and f"--device: given '{name}'; expected a device that runs kernels" in text
+    code, text = command("parity", "--device", "null")
+    assert code == 2 and "--device: given 'null'; expected a device that runs kernels" in text
+
+
 def test_bench_ends_when_the_seconds_are_over(monkeypatch):
     """Steps that take far less time than is given for all of them: the clock goes on by 10 ms whenever it is read."""
     clock = itertools.count()
