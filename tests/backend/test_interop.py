@@ -345,8 +345,10 @@ def test_devices():
     assert x.__dlpack_device__() == (1, 0)
     with pytest.raises(weft.DeviceError, match=r"__dlpack__: given device \(2, 0\)"):
         x.__dlpack__(max_version=(1, 0), dl_device=(2, 0))
-    with pytest.raises(weft.DeviceError, match="a tensor on null"):
-        weft.ones(3, device="null").__dlpack_device__()
+    elsewhere = weft.ones(3, device="null")
+    for read in (elsewhere.__dlpack_device__, elsewhere.__dlpack__, lambda: np.from_dlpack(elsewhere)):
+        with pytest.raises(weft.DeviceError, match="__dlpack__: given a tensor on null"):
+            read()
 
     class Elsewhere:
         def __dlpack__(self, **_):

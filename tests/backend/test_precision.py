@@ -60,6 +60,9 @@ def test_other_threads_are_not_concerned():
 
 
 def test_errors():
+    for name, fix in (("opencl:1", "write the kind without a number: 'opencl'"), ("vulkan", "leave it out")):
+        with pytest.raises(weft.DeviceError, match=f"autocast: given device_type '{name}'.* Fix: {fix}"):
+            weft.autocast(name)
     with pytest.raises(weft.DTypeError, match=r"autocast: given dtype float32; expected float16 or bfloat16"):
         weft.autocast("cpu", dtype=weft.float32)
     with pytest.raises(weft.DeviceError, match="without a number"):

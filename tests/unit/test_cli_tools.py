@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 import weft
-from weft.cli import bench, main, parity, steps
+from weft.cli import bench, kernels, main, parity, steps
 from weft.profiling import rates, tables
 
 pytestmark = pytest.mark.unit
@@ -70,6 +70,17 @@ def test_bench(command):
     assert code == 0
     for word in ("perceptron", "convolutions", "transformer", "cpu"):
         assert word in text
+
+
+def test_bench_measures_a_device_once_and_refuses_what_runs_no_kernels(command, monkeypatch):
+    monkeypatch.setattr(bench, "training_time", lambda make, device, seconds: 1e-3)
+    code, text = command("bench", "--device", "cpu", "--device", "cpu:0")
+    assert code == 0 and [line.split()[0] for line in text.splitlines()].count("cpu") == 1
+    for name in ("null", "reference"):
+        code, text = command("bench", "--device", name)
+        assert code == 2 and f"--device: given '{name}'; expected a device that runs kernels" in text
+    code, text = command("parity", "--device", "null")
+    assert code == 2 and "--device: given 'null'; expected a device that runs kernels" in text
 
 
 def test_bench_ends_when_the_seconds_are_over(monkeypatch):
@@ -129,9 +140,19 @@ def test_kernels(command, config, tmp_path):
     ElementTree.fromstring((tmp_path / "map.svg").read_text())
     name = sources[0].stem.partition("-")[2]
     code, text = command("kernels", config, "--device", "cpu", "--show", name)
-    assert code == 0 and f"; {name}" in text and "define void" in text
+    assert code == 0 and f"; {name}" in text and "define void" in text and sources[0].suffix == ".ll"
     code, text = command("kernels", config, "--device", "cpu", "--show", "nothing of that name")
     assert code == 1
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_numbers_of_kernels_are_whole_beside_long_names(width):
+    """Small launches that became one have names of 100 letters."""
+    name = "steps_4_cols_div_exp_rounded_sum_3x16x32_to_cols_div_exp_rounded_sum_16x3_and_more_of_them"
+    long = SimpleNamespace(name=name, times=1, bytes=14848, flops=31200, source="x")
+    console = Console(file=io.StringIO(), width=width)
+    console.print(kernels._table([long], "opencl:0", width))
+    assert all(word in console.file.getvalue() for word in ("14.5 KiB", "31.2k", "steps_4_"))
 
 
 def test_graph(command, config, tmp_path):

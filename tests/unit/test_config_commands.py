@@ -113,6 +113,10 @@ def test_an_interrupted_command_says_how_to_go_on(command, tmp_path, monkeypatch
     code, output, error = command("train", "run.json", "--run", "r")
     assert code == 130 and "To go on: `weft resume r`." in error
     assert "goes on" not in output and "call fit again" not in error  # one way, once
+    code, _, error = command("train", "run.json", "--run", "s", "--device", "cpu")  # not on whatever `auto` finds then
+    assert code == 130 and "To go on: `weft resume s --device cpu`." in error
+    code, _, error = command("resume", "s", "--epochs", "9", "--device", "cpu")
+    assert code == 130 and "To go on: `weft resume s --device cpu`." in error
 
 
 def test_summary(command, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import xml.etree.ElementTree as ET
+
 import numpy as np
 import pytest
 
@@ -134,6 +136,21 @@ def test_numbers_of_workgroups_follow_each_other():
     (launch,) = step.plan.plan.steps
     assert isinstance(launch, Launch) and launch.extent <= 4 * Tuning().max_concurrent_workgroups
     assert launch.kernel.geometry.workgroups(launch.extent) == launch.extent
+
+
+def test_memory_is_shown_by_the_steps_before_they_were_joined(tmp_path):
+    """The arena is planned for those: the plan's two steps would put its boxes far outside of the picture."""
+    step = weft.compile(lambda x, w: ((x @ w).softmax(-1).sum(0), (x @ w).cumsum(1)))
+    with FakeCuda().device:
+        report = step.memory(weft.tensor(numbers(8, 16)), weft.tensor(numbers(16, 16)))
+    last = max(one.last for one in report.arena)
+    assert report.plan_steps <= last < report.steps
+    assert f"{report.steps} steps, of which some are one: the plan has {report.plan_steps}" in str(report)
+    report.plot(tmp_path / "arena.svg")
+    boxes = [one for one in ET.parse(tmp_path / "arena.svg").getroot().iter() if one.find("{*}title") is not None]
+    assert len(boxes) == len(report.arena)
+    for box in boxes:
+        assert float(box.get("x")) + float(box.get("width")) <= 940.1
 
 
 def test_short_sums_load_all_their_terms_at_once():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 import types
 from typing import Any
 
@@ -43,3 +45,15 @@ def test_integrated_gpus_follow_others_and_software_comes_last(monkeypatch):
     listed = types.SimpleNamespace(gpu=types.SimpleNamespace(enumerate_adapters_sync=lambda: adapters))
     monkeypatch.setitem(sys.modules, "wgpu", listed)
     assert [one.info["device"] for one in webgpu.find_adapters()] == [2, 3, 1, 4, 0]
+
+
+@pytest.mark.parametrize("given", [None, "", "/run/user/1000"])
+def test_mesa_is_given_a_folder_where_none_is_named(monkeypatch, given):
+    """Else it prints an error for each adapter; an empty name counts as none."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", given or "")
+    if given is None:
+        monkeypatch.delenv("XDG_RUNTIME_DIR")
+    listed = types.SimpleNamespace(gpu=types.SimpleNamespace(enumerate_adapters_sync=list))
+    monkeypatch.setitem(sys.modules, "wgpu", listed)
+    webgpu.find_adapters()
+    assert os.environ["XDG_RUNTIME_DIR"] == (given or tempfile.gettempdir())

@@ -15,7 +15,7 @@ import weft
 import weft.nn.functional as F
 from weft import nn
 from weft.cli.arguments import amount
-from weft.cli.devices import NOT_COMPUTING
+from weft.cli.devices import NOT_COMPUTING, named_devices
 from weft.plan.device import Device
 from weft.profiling.rates import rates
 from weft.profiling.tables import rate_text, seconds_text
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, console: Console) -> int:
     """Print a row for each device."""
     if options.device:
-        chosen = [weft.get_device(name) for name in options.device]
+        chosen = named_devices(options.device)
     else:
         chosen = [device for device in weft.devices() if device.kind not in NOT_COMPUTING and not device.is_software]
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -43,9 +43,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
     for title in ("copy", "multiply", *NETWORKS):
         table.add_column(title, justify="right", no_wrap=True)
     for device in chosen:
-        found = rates(device)
-        times = [training_time(make, device, options.seconds) for make in NETWORKS.values()]
-        cells = [seconds_text(one) for one in times]
+        cells = []
+        with console.status("") as status:  # a device that is emulated takes minutes
+            status.update(Text(f"rates of {device.name}"))
+            found = rates(device)
+            for name, make in NETWORKS.items():
+                status.update(Text(f"{name} on {device.name}"))
+                cells.append(seconds_text(training_time(make, device, options.seconds)))
         table.add_row(Text(device.name), rate_text(found.copy, "B"), rate_text(found.multiply, "flop"), *cells)
     console.print(table)
     console.print("Networks: least time of a compiled training step (forward, backward, AdamW), float32.", style="dim")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Container, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -10,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 import weft
-from weft.plan.device import memory_text
+from weft.base.errors import ConfigError, problem
+from weft.plan.device import Device, memory_text
 from weft.profiling.rates import rates
 from weft.profiling.tables import rate_text
 
@@ -20,6 +22,15 @@ NOT_COMPUTING = ("reference", "null")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("--rates", action="store_true", help="measure how fast each copies and multiplies (kept)")
+
+
+def named_devices(names: Sequence[str], refused: Container[str] = NOT_COMPUTING) -> list[Device]:
+    """The devices of these names, each once; those of the kinds `refused` do not run what the command is about."""
+    found = list(dict.fromkeys([weft.get_device(name) for name in names]))
+    for device in found:
+        if device.kind in refused:
+            raise problem(ConfigError, "--device", repr(device.name), "a device that runs kernels: a GPU, or 'cpu'")
+    return found
 
 
 def run(options: argparse.Namespace, console: Console) -> int:

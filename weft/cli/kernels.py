@@ -14,7 +14,9 @@ from weft.cli import steps
 from weft.cli.arguments import check_output_file, check_output_folder
 from weft.compiler.inspect.report import KernelReport, PlanReport
 from weft.jit.compiled import Compiled
-from weft.profiling.tables import count_text
+from weft.profiling.tables import count_text, fit_table
+
+ENDINGS = {"cpu": "ll", "cuda": "cu", "hip": "hip", "opencl": "cl", "webgpu": "wgsl"}  # of files of sources
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,13 +39,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
     kernels = report.kernels()
     if options.show:
         return _show(options.show, kernels, console)
-    console.print(_table(kernels, str(variant.device)))
+    console.print(_table(kernels, str(variant.device), console.width))
     console.print()
     console.print(str(memory), markup=False, soft_wrap=True)
     if options.sources is not None:
         folder = Path(options.sources)
         folder.mkdir(parents=True, exist_ok=True)
-        ending = "ll" if variant.device.kind == "cpu" else "cu" if variant.device.kind == "cuda" else "txt"
+        ending = ENDINGS.get(variant.device.kind, "txt")
         for number, kernel in enumerate(kernels):
             if kernel.source:
                 (folder / f"{number:03}-{kernel.name[:80]}.{ending}").write_text(kernel.source, encoding="utf-8")
@@ -64,17 +66,14 @@ def _show(name: str, kernels: list[KernelReport], console: Console) -> int:
     return 0 if found else 1
 
 
-def _table(kernels: list[KernelReport], device: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.title, table.title_justify = f"{len(kernels)} kernels on {device}", "left"
-    table.add_column("step", justify="right", no_wrap=True)
-    table.add_column("kernel", no_wrap=True, overflow="ellipsis", max_width=60)
-    for title in ("runs", "moved", "flop"):
-        table.add_column(title, justify="right", no_wrap=True, min_width=5)
-    table.add_column("by", no_wrap=True)
+def _table(kernels: list[KernelReport], device: str, width: int) -> Table:
+    rows = []
     for number, kernel in enumerate(kernels):
-        by = "kernel" if kernel.source else "library"
-        times = kernel.times
-        moved, flops = size_text(kernel.bytes * times), count_text(kernel.flops * times)
-        table.add_row(str(number), Text(kernel.name), str(times), moved, flops, by)
+        moved, flops = size_text(kernel.bytes * kernel.times), count_text(kernel.flops * kernel.times)
+        rows.append(
+            [kernel.name, str(number), str(kernel.times), moved, flops, "kernel" if kernel.source else "library"]
+        )
+    titles = ("kernel", "step", "runs", "moved", "flop", "by")
+    table = fit_table(titles, rows, width, least=("by", "runs", "step", "flop"), left=("kernel", "by"))
+    table.title, table.title_justify = f"{len(kernels)} kernels on {device}", "left"
     return table

@@ -22,6 +22,7 @@ from rich.text import Text
 import weft
 from weft import config, nn
 from weft.cli.arguments import amount, parse_positive
+from weft.cli.devices import named_devices
 from weft.cli.runs import is_graph, is_run, network
 from weft.config.inputs import inputs_for
 from weft.config.reading import read
@@ -138,7 +139,7 @@ def _compare_repeatedly(name: str, options: argparse.Namespace, is_small: bool, 
 
 def _devices(names: list[str] | None) -> list[Device]:
     if names:
-        return [weft.get_device(name) for name in names]
+        return named_devices(names, refused=("null",))
     found = [one for one in weft.devices() if one.kind not in ("cpu", "reference") and not one.is_software]
     return found or [weft.get_device("reference")]
 

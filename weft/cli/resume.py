@@ -49,7 +49,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     found.parts()  # data that cannot be read are an error before anything is printed
     console.print(f"run     {folder}, from {newest.name}", markup=False)
     describe(trainer, console)
-    code = fit(found, trainer, folder, "auto", console)
+    code = fit(found, trainer, folder, "auto", options.device)
     if f"{trainer.step_count:08}" in newest.name:
         console.print("nothing was left to do; --epochs gives more")
     elif code == 0:

@@ -38,7 +38,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         trainer = _prepare(found, folder, options, console)
     console.print(f"run     {folder}", markup=False)
     describe(trainer, console)
-    code = fit(found, trainer, folder, None, console)
+    code = fit(found, trainer, folder, None, options.device)
     if code == 0:
         say_where(folder, console)
     return code
@@ -60,9 +60,9 @@ def _prepare(found: Run, folder: Path, options: argparse.Namespace, console: Con
     return trainer
 
 
-def fit(found: Run, trainer: Any, folder: Path, resume: str | None, console: Console) -> int:
-    """Train; a run that was interrupted says how to go on. Returns the exit code."""
-    trainer.how_to_resume = f"`weft resume {folder}`"
+def fit(found: Run, trainer: Any, folder: Path, resume: str | None, device: str | None) -> int:
+    """Train; a run that was interrupted says how to go on, on the device that was named. Returns the exit code."""
+    trainer.how_to_resume = f"`weft resume {folder}{f' --device {device}' if device else ''}`"
     try:
         found.fit(trainer, resume)
     except Interrupted as stop:

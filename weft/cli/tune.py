@@ -13,7 +13,7 @@ from rich.text import Text
 import weft
 from weft.base.errors import ConfigError, problem
 from weft.cli.arguments import amount
-from weft.cli.devices import NOT_COMPUTING
+from weft.cli.devices import named_devices
 from weft.plan import kept_tuning
 from weft.plan.device import Device
 from weft.plan.kept_tuning import KeptTuning, changes_of, class_tuning
@@ -56,11 +56,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 def _find_devices(names: list[str] | None) -> list[Device]:
     """The devices that are named, or all real GPUs."""
     if names:
-        chosen = [weft.get_device(name) for name in names]
-        wrong = [device.name for device in chosen if device.kind in NOT_COMPUTING]
-        if wrong:
-            raise problem(ConfigError, "--device", repr(wrong[0]), "a device that runs kernels: a GPU, or 'cpu'")
-        return chosen
+        return named_devices(names)
     found = [device for device in weft.devices() if device.features.workgroups and not device.is_software]
     if not found:
         fix = "name a device, such as --device cpu"

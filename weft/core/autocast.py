@@ -56,7 +56,10 @@ class autocast:
     ):
         if device_type is not None and (not isinstance(device_type, str) or device_type not in KINDS):
             given = f"device_type {device_type!r}"
-            fix = "write the kind without a number: 'cuda'" if ":" in str(device_type) else "use 'cpu' or 'cuda'"
+            kind = str(device_type).partition(":")[0]
+            fix = "leave it out: it then casts on every device"
+            if kind in KINDS:
+                fix = f"write the kind without a number: {kind!r}"
             raise problem(DeviceError, "autocast", given, f"None or one of {sorted(KINDS)}", fix)
         self.device_type, self._enabled = device_type, bool(enabled)
         self._dtype = None if dtype is None else as_dtype("autocast", dtype)

@@ -321,8 +321,9 @@ def to_dlpack(
     x: Tensor, max_version: tuple[int, int] | None, dl_device: tuple[int, int] | None, copy: bool | None
 ) -> Any:
     """The capsule of a tensor, read-only. A library that does not know the mark (before version 1) gets a copy."""
-    if dl_device is not None and tuple(map(int, dl_device)) != x.__dlpack_device__():
-        raise problem(DeviceError, "__dlpack__", f"device {dl_device}", f"{x.__dlpack_device__()}", "use .to('cpu')")
+    device = x.__dlpack_device__()  # raises for one that is not on the CPU, as NumPy does not ask first
+    if dl_device is not None and tuple(map(int, dl_device)) != device:
+        raise problem(DeviceError, "__dlpack__", f"device {dl_device}", f"{device}", "use .to('cpu')")
     understood = max_version is not None and max_version[0] >= VERSION[0]
     if not understood and copy is False:
         raise _needs_copy("__dlpack__", "a reader that knows no read-only memory")

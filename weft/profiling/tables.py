@@ -92,7 +92,7 @@ def limit_lines(profile: Profile, most: int) -> Iterator[Text]:
     ranked = sorted(profile.kernels, key=lambda kernel: -kernel.seconds)[:most]
     for reason in dict.fromkeys(kernel.limit for kernel in ranked if kernel.limit):
         count = sum(kernel.limit == reason for kernel in ranked)
-        yield Text(f"at limit: {count} kernel{'s' if count > 1 else ''} that {reason}", style="dim")
+        yield Text(f"at limit: {count} kernel{'s, each of which' if count > 1 else ' that'} {reason}", style="dim")
 
 
 GAP = 2  # between columns

@@ -151,7 +151,8 @@ class WebGpu:
 
 def find_adapters() -> list[Any]:
     """wgpu's adapters: integrated GPUs after others, software last; those over OpenGL where there is no other."""
-    os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())  # else a warning is printed
+    if not os.environ.get("XDG_RUNTIME_DIR"):
+        os.environ["XDG_RUNTIME_DIR"] = tempfile.gettempdir()  # else a warning is printed
     import wgpu
 
     found = list(wgpu.gpu.enumerate_adapters_sync())

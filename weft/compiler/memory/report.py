@@ -35,7 +35,8 @@ class MemoryReport:
     """Predicted memory of a plan, before it runs. Print it for a table; `plot` draws the arena.
 
     `inputs` are the bytes of arguments, parameters and state, `outputs` those of the results, `arena_bytes` those of
-    the memory that temporaries share; `arena` says where in it each is, and from which step to which.
+    the memory that temporaries share; `arena` says where in it each is, and from which of the `steps` to which. A GPU
+    runs some small steps in a row as one: memory is planned before that, and `plan_steps` is how many the plan has.
     """
 
     inputs: int
@@ -45,6 +46,7 @@ class MemoryReport:
     slots: tuple[Slot, ...]
     stays: tuple[Stay, ...]
     steps: int
+    plan_steps: int
 
     @property
     def peak(self) -> int:
@@ -61,6 +63,8 @@ class MemoryReport:
         lines = [self.summary()]
         if self.arena:
             lines.append(self.sharing())
+        if self.plan_steps < self.steps:
+            lines.append(f"{self.steps} steps, of which some are one: the plan has {self.plan_steps}")
         stays = sorted(self.stays, key=lambda stay: -stay.nbytes)
         if stays:
             lines.append(f"{'size':>10}  kind    {'steps':<9}  tensor")
@@ -96,12 +100,14 @@ class MemoryReport:
 def memory_report(plan: Plan, names: dict[int, str]) -> MemoryReport:
     """The report of a plan; `names` are what people call its slots."""
     slots = tuple([dataclasses.replace(slot, label=names.get(k, slot.label)) for k, slot in enumerate(plan.slots)])
-    last = max(len(plan.steps) - 1, 0)
+    steps = max([len(plan.steps), *[one.last + 1 for one in plan.arena]])
+    last = max(steps - 1, 0)
     held = [slot for slot in slots if slot.kind in ("input", "output") and slot.nbytes]
     stays = [Stay(slot.label, slot.kind, slot.nbytes, 0, last) for slot in held]
     stays += [Stay(one.label, "arena", one.nbytes, one.first, one.last) for one in plan.arena]
     inputs, outputs = (sum(slot.nbytes for slot in slots if slot.kind == kind) for kind in ("input", "output"))
-    return MemoryReport(inputs, outputs, plan.arena_bytes, plan.arena, slots, tuple(stays), len(plan.steps))
+    sizes = (inputs, outputs, plan.arena_bytes)
+    return MemoryReport(*sizes, plan.arena, slots, tuple(stays), steps, len(plan.steps))
 
 
 def too_large(who: str, plan: Plan, names: dict[int, str], device: Any, shapes: Sequence[tuple[int, ...]]) -> WeftError:
