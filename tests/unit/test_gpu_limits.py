@@ -124,3 +124,18 @@ def test_accesses_narrower_than_an_element():
     device = Lockstep(features=("subgroup_operations",), access_bytes=4).device
     x = numbers(3, 2500, dtype="float64")
     np.testing.assert_allclose(weft.tensor(x, device=device).sum(1).numpy(), x.sum(1), 1e-12)
+
+
+@pytest.mark.parametrize("lanes", [64, 192, 384])
+def test_workgroups_of_few_lanes_and_of_no_power_of_two(lanes):
+    """Mali GPUs have 384 lanes: trees over lanes left some out."""
+    device = Lockstep(workgroup_size=lanes, shared_bytes=65536, static_shared_bytes=65536).device
+    x, tall, q = numbers(3, 1500), numbers(5000, 2), numbers(1, 70, 80)
+    long, high, query = [weft.tensor(one, device=device) for one in (x, tall, q)]
+    found = [long.cumsum(1), long.softmax(1), long @ long.T, high.sum(0), high.amax(0), long.argsort(1)]
+    found.append(weft.nn.functional.scaled_dot_product_attention(query, query, query))
+    weft.eval(*found)
+    weights = softmax(q[0] @ q[0].T / np.sqrt(80), 1)
+    expected = [x.cumsum(1), softmax(x, 1), x @ x.T, tall.sum(0), tall.max(0), x.argsort(1), (weights @ q[0])[None]]
+    for one, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one.numpy(), wanted, 1e-3, 1e-3)

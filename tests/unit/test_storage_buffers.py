@@ -176,3 +176,17 @@ def test_results_within_few_buffers(name, buffers):
     assert 2 < max(len(kernel.buffers) for kernel in backend.kernels) <= buffers
     for one, expected in zip(found, run("reference"), strict=True):
         np.testing.assert_allclose(one, expected, 1e-5, 1e-5 * max(float(np.abs(expected).max()), 1e-3))
+
+
+def test_what_is_between_reductions_takes_no_bindings():
+    """The products of a grouped convolution are many times what a kernel can bind, and are never stored."""
+
+    def run(device):
+        points = [weft.tensor(x, device=device, requires_grad=True) for x in (numbers(2, 4, 8, 7), numbers(8, 1, 3, 3))]
+        found = F.conv2d(*points, padding=2, dilation=2, groups=4)
+        return [found, *weft.autograd.grad((found * found).sum(), points)]
+
+    backend = Lockstep(features=("scalar_arguments",), storage_buffers=BUFFERS, binding_bytes=4096)
+    for one, expected in zip(run(backend.device), run("reference"), strict=True):
+        np.testing.assert_allclose(one.detach().numpy(), expected.detach().numpy(), 1e-4, 1e-4)
+    assert max(one.bindings for kernel in backend.kernels for one in kernel.buffers) == 1

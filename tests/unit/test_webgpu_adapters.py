@@ -8,8 +8,10 @@ import tempfile
 import types
 from typing import Any
 
+import numpy as np
 import pytest
 
+import weft
 from tests.unit import webgpu_devices
 from weft.backends.webgpu import backend as webgpu
 from weft.base.errors import DeviceError
@@ -34,6 +36,26 @@ def make_adapter(**limits: int) -> Any:
 def test_an_adapter_with_too_little_is_refused_when_it_is_opened(limit, value):
     with pytest.raises(DeviceError, match=f"Old GPU: given a driver whose {limit.replace('_', '-')} is {value}; .*Fix"):
         webgpu.WebGpuBackend(make_adapter(**{limit: value}))
+
+
+def test_an_adapter_with_just_what_is_needed_computes():
+    """Also copies of odd numbers of bytes, whose kernels are not scheduled for the device."""
+    if not webgpu_devices.adapters():
+        pytest.skip("wgpu finds no adapter")
+    limits = webgpu_devices.DEFAULT_LIMITS | webgpu.NEEDED_LIMITS
+    device = webgpu.WebGpuBackend(webgpu_devices.adapters()[0], 7, features=(), limits=limits).device
+    x = np.arange(2001).astype(np.uint8)
+    flags, numbers = weft.tensor(x, device=device), weft.tensor(x.astype(np.float32), device=device)
+    np.testing.assert_array_equal(flags[1:].clone().flip(0).numpy(), x[:0:-1])
+    np.testing.assert_array_equal(numbers.cumsum(0).numpy(), x.astype(np.float32).cumsum())
+    assert numbers.sum().item() == x.astype(np.float32).sum()
+    driver = device.backend.driver
+    pointer = driver.upload_new(x.ctypes.data, x.nbytes)
+    driver.copy(pointer + 1, pointer + 1001, 999)
+    found = np.empty(1000, np.uint8)
+    driver.download(found.ctypes.data, pointer, 1000)
+    np.testing.assert_array_equal(found, np.append(x[:1], x[1001:2000]))
+    driver.free(pointer)
 
 
 def test_integrated_gpus_follow_others_and_software_comes_last(monkeypatch):

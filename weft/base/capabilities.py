@@ -64,7 +64,7 @@ class Limits:
     cpu_threads: int = 1  # threads of the operating system that share a plan's work
     vector_register_bytes: int = 512  # of all vector registers of a core together
     # One workgroup of a GPU.
-    workgroup_size: int = 256  # lanes
+    workgroup_size: int = 256  # lanes; of another number than a power of two (Mali has 384) the power below counts
     subgroup_sizes: tuple[int, ...] = ()  # that a subgroup may have; several where the device's compiler chooses
     shared_bytes: int = 16384  # shared memory in all
     static_shared_bytes: int = 16384  # shared memory that a kernel may declare; the rest comes with the launch
@@ -80,6 +80,9 @@ class Limits:
     processors: int = 0  # that run workgroups independently; 0: not known
     resident_lanes: int = 0  # that a processor runs at a time; 0: not known
     resident_registers: int = 0  # 32-bit registers of a lane where `resident_lanes` run; 0: not known
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "workgroup_size", 1 << self.workgroup_size.bit_length() - 1)
 
     @property
     def part_bytes(self) -> int:

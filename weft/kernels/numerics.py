@@ -239,16 +239,19 @@ def gpu_scan_piece(outer: int, extent: int, inner: int) -> int | None:
     return per if outer < MIN_PARALLEL_ROWS and extent > per else None
 
 
-def scan_lanes(extent: int, itemsize: int, shared_bytes: int) -> int:
-    """Lanes of a workgroup that scans rows: enough for a tile of a row, or as shared memory has room for its elements,
-    the lanes' sums twice, and what is carried from tile to tile.
+def scan_lanes(extent: int, itemsize: int, shared_bytes: int, workgroup_size: int) -> int:
+    """Lanes of a workgroup that scans rows: enough for a tile of a row, or as many as the device has, or as shared
+    memory has room for its elements, the lanes' sums twice, and what is carried from tile to tile.
 
-    >>> scan_lanes(100, 4, 49152), scan_lanes(10**6, 4, 49152), scan_lanes(10**6, 8, 16384)
+    >>> scan_lanes(100, 4, 49152, 1024), scan_lanes(10**6, 4, 49152, 1024), scan_lanes(10**6, 8, 16384, 1024)
     (32, 256, 128)
+    >>> scan_lanes(10**6, 4, 49152, 64)
+    64
     """
     least = -(-extent // SCAN_ELEMENTS_PER_LANE)
     most = shared_bytes // ((SCAN_ELEMENTS_PER_LANE + 3) * itemsize)
-    return min(max(1 << max(least - 1, 0).bit_length(), MIN_SCAN_LANES), 1 << (most.bit_length() - 1), MAX_SCAN_LANES)
+    most = min(1 << (most.bit_length() - 1), workgroup_size, MAX_SCAN_LANES)
+    return min(max(1 << max(least - 1, 0).bit_length(), MIN_SCAN_LANES), most)
 
 
 # --- scattered rows --------------------------------------------------------------------------------------------------

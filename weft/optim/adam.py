@@ -21,6 +21,25 @@ def _decay(group: Group, p: Tensor, g: Tensor, h: dict[str, Tensor]) -> tuple[Te
     return p, g
 
 
+def _average_lengths(beta: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """n - 2tβᵗ/(1-βᵗ), n = 2/(1-β) - 1, and 1-βᵗ: in float64, as the first is the difference of two large numbers.
+    Devices without float64 get it as 2(1/u - 1/r) + 2/r·(1 - x/(eˣ-1)) - 1 with u = 1-β, r = -log β and x = tr, where
+    both differences of nearly equal numbers are polynomials."""
+    if weft.float64 in beta.device.dtypes:
+        beta, t = beta.double(), t.double()
+        power = beta**t
+        longest = 2.0 / (1.0 - beta) - 1.0
+        return longest - 2.0 * t * power / (1.0 - power), longest, 1.0 - power
+    u = 1.0 - beta
+    r = -(-u).log1p()
+    x = r * t.to(beta.dtype)
+    grown, square = x.expm1(), x * x
+    near = x * (0.5 - x * (1 / 12 - square * (1 / 720 - square * (1 / 30240 - square / 1209600))))
+    start = weft.where(u < 0.1, 0.5 + u * (1 / 12 + u * (1 / 24 + u * (19 / 720 + u * 3 / 160))), 1.0 / u - 1.0 / r)
+    length = 2.0 * start + 2.0 / r * weft.where(x < 1.0, near, 1.0 - x / grown) - 1.0
+    return length, 2.0 / u - 1.0, -(-x).expm1()
+
+
 def _moments(g: Tensor, h: dict[str, Tensor], state: State) -> tuple[Tensor, Tensor]:
     """Averages of the gradient and of its square."""
     m = h["betas1"] * state["exp_avg"] + (1.0 - h["betas1"]) * g
@@ -213,12 +232,9 @@ class RAdam(Optimizer):
     ) -> tuple[Tensor, State]:
         p, g = _decay(group, p, g, h)
         m, v = _moments(g, h, state)
-        beta, count = h["betas2"].double(), t.double()  # `length` is the difference of two large numbers
-        power = beta**count
-        longest = 2.0 / (1.0 - beta) - 1.0
-        length = longest - 2.0 * count * power / (1.0 - power)
+        length, longest, bias = _average_lengths(h["betas2"], t)
         square = (length - 4.0) * (length - 2.0) * longest / ((longest - 4.0) * (longest - 2.0) * length)
-        rect = (square * (1.0 - power)).sqrt().to(p.dtype)
+        rect = (square * bias).sqrt().to(p.dtype)
         rate = h["lr"] / (1.0 - h["betas1"] ** t)
         factor = weft.where(length > 5.0, rect / (v.sqrt() + h["eps"]), 1.0)
         return p - rate * m * factor, {"exp_avg": m, "exp_avg_sq": v}

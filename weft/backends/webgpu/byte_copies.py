@@ -10,7 +10,7 @@ import zlib
 from weft.kernels.ir.language import Geometry
 from weft.plan.plan import Code
 
-LANES = 256
+LANES = 64  # which every device has
 WORDS_PER_LANE = 4  # at least, where there is much to copy
 MAX_WORKGROUPS = 4096
 

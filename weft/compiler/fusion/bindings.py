@@ -72,7 +72,9 @@ class Bindings:
             bound: dict[Node, frozenset[Node]] = {}
             for node in nodes:
                 sources = () if node in leaves else node.srcs
-                allowed = self.limits.storage_buffers - self.count(*results_of(node) or [node]) - 1
+                # What is not stored itself belongs to a kernel that stores something: one buffer at least.
+                results = self.count(*results_of(node) or [node]) if node in roots else 1
+                allowed = self.limits.storage_buffers - results - 1
                 needed = _union(bound, sources)
                 while sources and self.count(*needed) > allowed:
                     largest = max(sources, key=lambda source: len(bound[source]))

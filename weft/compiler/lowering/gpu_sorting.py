@@ -35,7 +35,8 @@ def lower_scan(region: Region) -> LoweredKernel:
         points, extent = region.shape
         limits = node.device.limits
         shared = min(limits.shared_bytes, limits.static_shared_bytes)
-        number, tile = Axis("row", points), gpu_scan.Tile(extent, node.dtype, shared)
+        number = Axis("row", points)
+        tile = gpu_scan.Tile(extent, node.dtype, shared, limits.workgroup_size)
         builder = Builder(region, (ix.axis_index(number), scan_position(tile.position, extent, reverse)))
         out = store_of(builder, node)
         body, geometry = gpu_scan.scan_row(number, tile, op, out, checks_of(builder))

@@ -107,7 +107,8 @@ def cut_of(
         columns = sum([cut.pad_width(width, kind) + pad for width in widths]) + rows + pad
         elements = 2 * rows * columns  # of the backward kernel, which needs most
         nbytes = elements * kind.itemsize + 4 * rows * cut.parts
-        if nbytes <= min(shared_bytes, MAX_GPU_ATTENTION_BYTES) or (rows == 16 and nbytes <= shared_bytes):
+        most = shared_bytes if rows == 16 else min(shared_bytes, MAX_GPU_ATTENTION_BYTES)
+        if nbytes <= most and cut.count <= limits.workgroup_size:
             return cut
     return None
 

@@ -48,15 +48,16 @@ def scan_lines(
 class Tile:
     """How a workgroup takes a row of `extent`: tiles of `lanes` * SCAN_ELEMENTS_PER_LANE elements. Element (tile, part,
     lane) is at `position` of the row, so adjacent lanes read adjacent elements. A workgroup's arrays of `dtype` take
-    `shared_bytes` at most."""
+    `shared_bytes` at most, and it has at most `workgroup_size` lanes."""
 
     extent: int
     dtype: DType
     shared_bytes: int
+    workgroup_size: int
 
     @property
     def lanes(self) -> int:
-        return scan_lanes(self.extent, self.dtype.itemsize, self.shared_bytes)
+        return scan_lanes(self.extent, self.dtype.itemsize, self.shared_bytes, self.workgroup_size)
 
     @property
     def size(self) -> int:

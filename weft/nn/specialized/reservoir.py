@@ -109,10 +109,10 @@ class Reservoir(Module):
         if states.shape[:-1] != targets.shape[:-1]:
             given = f"states of shape {tuple(states.shape)} and targets of shape {tuple(targets.shape)}"
             raise problem(ShapeError, "Reservoir.fit_ridge", given, "[*, R] and [*, out]")
-        h = states.detach().to(float64).reshape(-1, states.shape[-1])
-        y = targets.detach().to(float64).reshape(-1, targets.shape[-1])
-        square = h.T @ h + ridge * eye(h.shape[1], dtype=float64, device=h.device)
-        return linalg.solve(square, h.T @ y).T.to(states.dtype)
+        h = states.detach().to("cpu").to(float64).reshape(-1, states.shape[-1])
+        y = targets.detach().to("cpu").to(float64).reshape(-1, targets.shape[-1])
+        square = h.T @ h + ridge * eye(h.shape[1], dtype=float64, device="cpu")
+        return linalg.solve(square, h.T @ y).T.to(states.dtype).to(states.device)
 
     def extra_repr(self) -> str:
         return (
