@@ -6,6 +6,8 @@ would need more buffers, against the reference backend.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -90,6 +92,48 @@ def test_networks(name, narrow, least):
     training = Training(name, narrow=narrow)
     for _ in range(2):
         training.step()
+
+
+def chain_of_sums(x):
+    """Each state is a result, too, after a reduction."""
+    total = weft.tensor(-1.0)
+    for _ in range(60):
+        x = (x * 1.01).sin()
+        total = weft.maximum(total, x.sum())
+    return [total]
+
+
+def gradient_of_a_chain(x):
+    before, state = x, x * 2
+    for _ in range(80):
+        before, state = state, (before + state).tanh()
+    return weft.autograd.grad(state.sum(), [x])
+
+
+class Texts(Renderer):
+    """A device that keeps what its plans launch."""
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__("gpu", FEATURES, limits)
+        self.size = 0
+
+    def executable(self, plan: Plan):
+        self.size += sum(len(step.kernel.text) for step in plan.steps)
+        return super().executable(plan)
+
+
+@pytest.mark.parametrize("program", [chain_of_sums, gradient_of_a_chain])
+def test_few_buffers_do_not_make_every_kernel_compute_a_chain_again(program, monkeypatch):
+    """What kernels have in common is stored where it is stored with any number of buffers."""
+
+    def measure(limits):
+        monkeypatch.setattr(realize, "_plans", type(realize._plans)())
+        backend = Texts(limits)
+        with weft.device(backend.device):
+            weft.eval(*program(weft.tensor(numbers(33, 65), requires_grad=program is gradient_of_a_chain)))
+        return backend.size
+
+    assert measure(LIMITS) < 4 * measure(replace(LIMITS, storage_buffers=0))
 
 
 # --- results ---------------------------------------------------------------------------------------------------------

@@ -4,8 +4,9 @@ A region binds what it reads, what it stores, and the status words where it chec
 only while it stays within the limit; `Bindings.store_excess` stores values, before anything is fused, so that each root
 alone stays within it. A reduction is stored only if another region reads it, which is known at the end. So reductions
 are not counted at first; where that was wrong (`Bindings.exceeds`), the fuser begins again with strict bindings: all
-reductions count, and no region stores a value only because another one would have to compute it again. A value that is
-too large for one binding (`Limits.binding_bytes`) counts as often as it is bound.
+reductions count, and what regions stored the first time because others would have to compute it again is a root from
+the start; no region stores anything else for that reason. A value that is too large for one binding
+(`Limits.binding_bytes`) counts as often as it is bound.
 """
 
 from __future__ import annotations

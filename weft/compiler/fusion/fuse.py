@@ -64,18 +64,19 @@ class Fusion:
 
 def fuse(program: Program, options: Options) -> Fusion:
     """Divide a program into regions."""
-    fuser = _Fuser(program, options, is_strict=False)
+    fuser = _Fuser(program, options)
     fusion = fuser.run()
-    return _Fuser(program, options, is_strict=True).run() if fuser.exceeds() else fusion
+    return _Fuser(program, options, fuser.drafts.stored).run() if fuser.exceeds() else fusion
 
 
 class _Fuser:
-    def __init__(self, program: Program, options: Options, is_strict: bool):
-        nodes, bindings = program.nodes, bindings_of(program.nodes, options.device.limits, is_strict)
+    def __init__(self, program: Program, options: Options, stored: Collection[Node] | None = None):
+        """With strict bindings where `stored` is given: what was in memory when bindings were not strict."""
+        nodes, bindings = program.nodes, bindings_of(program.nodes, options.device.limits, stored is not None)
         self.program = program
         self.has_workgroups, self.tuning = options.device.features.workgroups, options.device.tuning
         written = {write.output for write in program.writes}
-        self.roots = Roots(nodes, program.outputs, set(program.leaves), written, self.tuning, bindings)
+        self.roots = Roots(nodes, program.outputs, set(program.leaves), written, self.tuning, bindings, stored or ())
         self.drafts = Drafts(nodes, program.leaves, self.roots, bindings)
 
     def run(self) -> Fusion:

@@ -91,6 +91,7 @@ class Roots:
         written: Collection[int],
         tuning: Tuning,
         bindings: Bindings | None = None,
+        stored: Collection[Node] = (),
     ):
         self.tuning = tuning
         self.leaves = leaves
@@ -105,6 +106,7 @@ class Roots:
             assert base not in leaves, "an output that is a leaf must be copied"
             self.nodes.add(base)
         self.results = frozenset(self.nodes)
+        self.nodes.update([node for node in stored if node not in leaves and node.primitive.kind == "elementwise"])
         depth: dict[Node, int] = {}
         below = _Operations(tuning)
         reshapes: dict[Node, int] = {}
