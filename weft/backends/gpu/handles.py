@@ -110,8 +110,8 @@ class HandleMemory:
         """Give a handle addresses; the next ones are so far away that the end of these is in no other range."""
         start = self._next
         self._next += -(-size // RANGE_ALIGNMENT) * RANGE_ALIGNMENT + distance
-        self._starts.append(start)
         self._handles[start] = handle, size
+        self._starts.append(start)
         self.reserved += size
         return start
 
@@ -137,15 +137,15 @@ class HandleMemory:
         if not self.unused:
             return
         self._wait()
-        for size, starts in self._free.items():
-            while starts:  # a signal handler may raise at any call: what is destroyed is not given out any more
+        for size, starts in list(self._free.items()):  # a signal handler may raise or compute at any call
+            while starts:  # what is destroyed is not given out any more
                 start = starts.pop()
                 self.unused -= size
                 self.reserved -= size
                 for each in (start, *self._following.pop(start, ())):
                     self._destroy(self._handles.pop(each)[0])
-        self._free = {}
-        self._starts = sorted(self._handles)
+        while self._starts != (starts := sorted(self._handles)):
+            self._starts = starts
 
     def memory(self) -> tuple[int, int]:
         """(bytes that can still be allocated, bytes in all)."""

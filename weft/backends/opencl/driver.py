@@ -11,6 +11,7 @@ the device is next waited for.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ from weft.backends.opencl import library
 from weft.backends.opencl.compile import Compiler
 from weft.backends.opencl.library import call, create, make_error
 from weft.backends.opencl.pocl import name_unknown_processor
-from weft.backends.opencl.replay import NOTHING, Launches, enqueue_all
+from weft.backends.opencl.replay import Launches, enqueue_all
 from weft.base.counters import COUNTERS
 from weft.base.errors import DeviceError, OutOfMemoryError, exceeds_allocation, out_of_memory, problem
 from weft.base.locks import new_lock
@@ -97,6 +98,17 @@ class _Event:
         self.clear()
 
 
+class _Upload:
+    """A copy of host memory that the device reads, and the event of that. `is_entering` until the call that enqueues it
+    has returned or failed: what a signal handler computes in between does not drop it."""
+
+    __slots__ = ("data", "event", "is_entering", "nbytes")
+
+    def __init__(self, nbytes: int):
+        self.data, self.event, self.nbytes = ctypes.create_string_buffer(nbytes), _Event(), nbytes
+        self.is_entering = True
+
+
 Recorded = tuple[_Kernel, int, int]  # a kernel, lanes in all, lanes of a workgroup
 
 
@@ -121,7 +133,7 @@ class OpenClDriver:
         self.name: str = library.query(device, "name")
         self.largest: int = library.query(device, "largest_allocation") // RANGE_ALIGNMENT * RANGE_ALIGNMENT
         self.dropped: deque[int] = deque()  # kernel objects that nothing refers to any more
-        self._pending: deque[tuple[_Event, Any, int]] = deque()  # uploads under way, with the memory that they read
+        self._pending: deque[_Upload] = deque()  # those under way
         self._pending_bytes = self._since_flush = 0
         self._ahead = RunAhead(self._enqueue_mark, _wait_for)
         self._recording: list[Recorded] | None = None
@@ -154,7 +166,7 @@ class OpenClDriver:
     def synchronise(self) -> None:
         self._ahead.wait()
         call("clFinish", self.queue)
-        self._forget_all_uploads()
+        self._forget_uploads()
         self._use(self._plain)
 
     def _use(self, queue: int) -> None:
@@ -207,7 +219,11 @@ class OpenClDriver:
 
     def upload_new(self, address: int, nbytes: int) -> int:
         pointer = self.allocate(nbytes)
-        self.upload(pointer, address, nbytes)
+        try:
+            self.upload(pointer, address, nbytes)
+        except BaseException:
+            self.free(pointer)
+            raise
         return pointer
 
     def upload(self, pointer: int, address: int, nbytes: int) -> None:
@@ -217,37 +233,39 @@ class OpenClDriver:
             call("clEnqueueWriteBuffer", self.queue, handle, 1, offset, nbytes, address, 0, None, None)
             return
         self._forget_uploads()
-        data, event = ctypes.create_string_buffer(nbytes), _Event()
+        upload = _Upload(nbytes)
+        data, place = ctypes.addressof(upload.data), ctypes.addressof(upload.event.handle)
         ctypes.memmove(data, address, nbytes)
-        self._pending.append((event, data, nbytes))  # before the call, after which a signal handler may raise
+        self._pending.append(upload)  # before the call, after which a signal handler may raise
         self._pending_bytes += nbytes
-        place = ctypes.addressof(event.handle)
-        call("clEnqueueWriteBuffer", self.queue, handle, 0, offset, nbytes, ctypes.addressof(data), 0, None, place)
+        try:
+            call("clEnqueueWriteBuffer", self.queue, handle, 0, offset, nbytes, data, 0, None, place)
+        finally:
+            upload.is_entering = False
 
     def _forget_uploads(self) -> None:
-        """Drop copies of host memory that were read; wait for the first where they are too many."""
-        pending, status = self._pending, ctypes.c_int32()
-        while pending:
-            event, _, nbytes = pending[0]
-            if event.handle.value:  # else it was never enqueued
+        """Drop copies of host memory that were read; wait for the first where they are too many. A signal handler may
+        have dropped one meanwhile."""
+        status, pending = ctypes.c_int32(), self._pending
+        for upload in list(pending):
+            if upload.is_entering:
+                return
+            if upload.event.handle.value:  # else it was never enqueued
                 if self._pending_bytes > MAX_PENDING_BYTES or len(pending) > MAX_PENDING_UPLOADS:
-                    _wait_for(event)
+                    _wait_for(upload.event)
                 place = ctypes.addressof(status)
-                call("clGetEventInfo", event.handle, library.EVENT_STATUS, 4, place, None)
+                call("clGetEventInfo", upload.event.handle, library.EVENT_STATUS, 4, place, None)
                 if status.value > library.COMPLETE:
                     return
-            pending.popleft()
-            self._pending_bytes -= nbytes
-
-    def _forget_all_uploads(self) -> None:
-        self._pending.clear()
-        self._pending_bytes = 0
+            with contextlib.suppress(ValueError):
+                pending.remove(upload)
+                self._pending_bytes -= upload.nbytes
 
     def download(self, address: int, pointer: int, nbytes: int) -> None:
         handle, offset = self.pool.split(pointer)
         self._ahead.wait()
         call("clEnqueueReadBuffer", self.queue, handle, 1, offset, nbytes, address, 0, None, None)
-        self._forget_all_uploads()  # the queue is in order, and was waited for
+        self._forget_uploads()
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         (to, to_at), (of, of_at) = self.pool.split(target), self.pool.split(source)
@@ -330,7 +348,7 @@ class OpenClDriver:
         self._ahead.count(graph.launches.length)
 
     def destroy_graph(self, graph: _Graph) -> None:
-        graph.kernels, graph.launches = [], NOTHING  # what is under way keeps its kernel objects
+        """Nothing: its kernel objects are released with it, and what is under way keeps them."""
 
     # --- time ---
 
