@@ -29,7 +29,7 @@ from typing import Any, Protocol
 
 from weft.base.errors import WeftError
 from weft.base.tuning import Tuning
-from weft.plan.device import DeviceLost
+from weft.plan.device import is_of_lost_device
 
 MARGIN = 0.03  # by which a candidate must be faster, and a probe may be slower
 ROUNDS = 5  # of a comparison
@@ -210,7 +210,7 @@ class Search:
             gains = {name: _gain(self._best[name], runs[name]) for name in changed}
         except WeftError as error:
             self._note(Trial(text, IMPOSSIBLE, reason=str(error)))
-            if isinstance(error, DeviceLost):  # nothing runs there any more in this process
+            if is_of_lost_device(error):  # nothing runs there any more in this process
                 raise
             return None
         return gains, runs
