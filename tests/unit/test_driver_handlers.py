@@ -22,7 +22,9 @@ from tests.unit import webgpu_devices
 from tests.unit.fake_driver import FakeGpu
 from tests.unit.test_driver_interrupts import COUNT, MAX_CALLS, call_with_handler
 from tests.unit.test_handles import PIECE, Runtime
+from weft.backends.gpu import execution as gpu_execution
 from weft.backends.opencl import driver as opencl_driver
+from weft.backends.opencl import library
 from weft.kernels.ir.language import Geometry
 from weft.plan.device import Device
 from weft.plan.plan import Code
@@ -91,10 +93,11 @@ class UploadsOnly:
     """The queue of an OpenCL device that reads host memory late: when it is waited for, or asked a second time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.numbers = itertools.count(1)  # of uploads; a handler may enqueue one in the middle of `call`
         self.asked: dict[int, int] = {}  # by upload that was enqueued: how often it was asked for; -1: it is over
         self.sources: dict[int, int] = {}  # where they read
         self.driver: Any = object.__new__(opencl_driver.OpenClDriver)
-        self.driver.queue, self.driver._plain, self.driver._pending, self.driver._pending_bytes = 1, 1, deque(), 0
+        self.driver.queue, self.driver._plain, self.driver._pending = 1, 1, deque()
         self.driver._ahead = SimpleNamespace(wait=lambda: None)
         self.driver.pool = SimpleNamespace(split=lambda pointer: (pointer, 0))
         loader = SimpleNamespace(clReleaseEvent=lambda handle: 0)
@@ -103,7 +106,7 @@ class UploadsOnly:
 
     def call(self, name: str, *args: Any) -> None:
         if name == "clEnqueueWriteBuffer":
-            event = len(self.asked) + 1
+            event = next(self.numbers)
             self.asked[event], self.sources[event] = 0, args[5]
             ctypes.c_uint64.from_address(args[8]).value = event
         elif name == "clGetEventInfo":
@@ -116,10 +119,9 @@ class UploadsOnly:
             self.asked.update(dict.fromkeys(self.asked, -1))
 
     def assert_sources_are_kept(self) -> None:
-        kept = {event.handle.value: ctypes.addressof(data) for event, data, _ in self.driver._pending}
+        kept = {one.event.handle.value: ctypes.addressof(one.data) for one in self.driver._pending}
         for event, asked in self.asked.items():
             assert asked < 0 or kept[event] == self.sources[event], event
-        assert self.driver._pending_bytes == sum(nbytes for *_, nbytes in self.driver._pending)
 
 
 @pytest.mark.parametrize("work", ["upload", "download", "synchronise"])
@@ -220,3 +222,72 @@ def test_a_captured_graph_has_nothing_of_a_handler(kind: str, stride: int, monke
         if not is_called[0]:
             break
     assert all(handled) and len(handled) > 5
+
+
+@pytest.mark.parametrize(("kind", "stride"), [("fake", 1), ("opencl", 1), ("webgpu", 11)])
+def test_a_handler_that_empties_the_cache_while_a_graph_is_replayed(
+    kind: str, stride: int, monkeypatch: pytest.MonkeyPatch
+):
+    """The graph is about to be replayed, and its temporaries are in the arena that is dropped."""
+    monkeypatch.setattr(gpu_execution, "RUNS_BEFORE_GRAPH", 1)
+    device = make_device(kind)
+    backend: Any = device.backend
+    step, steps, replays = make_step(device), itertools.count(1), list[int]()
+    replay, results = backend.driver.replay_graph, list[weft.Tensor]()
+    monkeypatch.setattr(backend.driver, "replay_graph", lambda graph: (replays.append(1), replay(graph)))
+    for number in itertools.count(step=stride):
+        replays.clear()
+        while len(replays) < 4:  # until each step is a replay
+            assert step().tolist() == [next(steps)] * 4
+        is_called = call_with_handler(lambda: results.append(step()), number, backend.empty_cache)
+        assert results.pop().tolist() == [next(steps)] * 4, number
+        if not is_called:
+            break
+    assert len(replays) == 5 and number > 20
+
+
+def test_copies_of_host_memory_stay_until_they_were_read(monkeypatch: pytest.MonkeyPatch):
+    """What a handler computes drops the copies that were read, of which those are none that it comes before, and a wait
+    drops none that the handler after it enqueued."""
+    backend: Any = make_device("opencl").backend
+    driver: Any = backend.driver
+    gate = library.loader().clCreateUserEvent
+    gate.argtypes, gate.restype = (ctypes.c_void_p, ctypes.c_void_p), ctypes.c_void_p
+    backend.synchronise()
+    pointer, array = driver.allocate(256), np.arange(64, dtype=np.float32)
+    events: list[ctypes.c_void_p] = []
+
+    def hold_queue() -> None:
+        events.append(ctypes.c_void_p(gate(driver.context, None)))
+        library.call("clEnqueueBarrierWithWaitList", driver.queue, 1, ctypes.addressof(events[-1]), None)
+
+    def call(name: str, *args: Any) -> None:
+        if name == "clEnqueueWriteBuffer":
+            driver._forget_uploads()
+        library.call(name, *args)
+        if name == "clEnqueueReadBuffer":
+            hold_queue()
+            driver.upload(pointer, array.ctypes.data, 256)
+
+    monkeypatch.setattr(opencl_driver, "call", call)
+    try:
+        hold_queue()
+        driver.upload(pointer, array.ctypes.data, 256)
+        assert len(driver._pending) == 1
+        set_status(events[-1])
+        driver.download(np.empty(64, np.float32).ctypes.data, pointer, 256)
+        assert len(driver._pending) == 1
+    finally:
+        for event in events:
+            set_status(event)
+        monkeypatch.undo()
+        backend.synchronise()
+        driver.free(pointer)
+    assert not driver._pending
+
+
+def set_status(event: ctypes.c_void_p) -> None:
+    """Mark a user event as complete."""
+    function = library.loader().clSetUserEventStatus
+    function.argtypes = (ctypes.c_void_p, ctypes.c_int32)
+    function(event, library.COMPLETE)

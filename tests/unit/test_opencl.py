@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import gc
 import re
@@ -263,7 +264,7 @@ def test_copies_of_host_memory_on_their_way_are_bounded(device):
         assert len(driver._pending) <= MAX_PENDING_UPLOADS + 1
     found = np.empty_like(data)
     driver.download(found.ctypes.data, pointer, data.nbytes)
-    assert found.tolist() == [0, 1] and not driver._pending and not driver._pending_bytes
+    assert found.tolist() == [0, 1] and not driver._pending
     driver.free(pointer)
 
 
@@ -314,6 +315,48 @@ def test_a_driver_that_is_registered_twice_is_one_platform(monkeypatch):
 
     monkeypatch.setattr(library, "loader", lambda: SimpleNamespace(clGetPlatformIDs=ids))
     assert library.platforms() == [11, 22]
+
+
+def test_why_there_is_no_device(monkeypatch):
+    """No driver, drivers without a device, and devices that no kernel can be compiled for."""
+    monkeypatch.setattr(library, "query", lambda handle, name: 0)
+    monkeypatch.setattr(library, "platform_name", lambda platform: f"Driver {platform}")
+    for platforms, devices, reason in [
+        ([], [], "no OpenCL driver is installed. Install"),
+        ([1, 2], [], r"the OpenCL drivers here \(Driver 1, Driver 2\) find no device. .* the group 'render'"),
+        ([1], [5], "none is available and compiles kernels. Update"),
+    ]:
+        monkeypatch.setattr(library, "platforms", lambda found=platforms: found)
+        monkeypatch.setattr(library, "devices", lambda platform, found=devices: found)
+        assert re.search(reason, opencl_backend.OpenCl().reason)
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (ModuleNotFoundError("No module named 'pyopencl'"), "of the system (No module named 'pyopencl')"),
+        (
+            RuntimeError("compiled against ABI version 1"),
+            "of the system (RuntimeError: compiled against ABI version 1)",
+        ),
+    ],
+)
+def test_a_pyopencl_that_cannot_be_imported(monkeypatch, raised, said):
+    """A loader of the system takes its place; where that is none, or no library, there are no devices."""
+
+    original = builtins.__import__
+
+    def fail(name, *args, **about):
+        if name.startswith("pyopencl"):
+            raise raised
+        return original(name, *args, **about)
+
+    monkeypatch.setattr(library, "loader", library.loader.__wrapped__)
+    monkeypatch.setattr(builtins, "__import__", fail)
+    monkeypatch.setattr(ctypes.util, "find_library", lambda name: None)
+    assert opencl_backend.OpenCl().reason.endswith(f"{said}. Install it: pip install 'weft[opencl]'")
+    monkeypatch.setattr(ctypes.util, "find_library", lambda name: "libnothing_here.so.1")
+    assert "the loader of the system, libnothing_here.so.1, cannot be used" in opencl_backend.OpenCl().reason
 
 
 def test_integrated_gpus_follow_others_and_software_comes_last(monkeypatch):

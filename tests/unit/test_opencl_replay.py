@@ -39,7 +39,7 @@ def test_a_replay_enqueues_each_launch_once_and_in_order(enqueued):
         for kernel, lanes, workgroup in [(big + 7, big, 32), (8, 64, 64), (9, 3, 1)]
     ]
     enqueued.clear()
-    replay.enqueue_all(5, replay.NOTHING)
+    replay.enqueue_all(5, replay.Launches.of([], [], []))
     assert not enqueued
 
 

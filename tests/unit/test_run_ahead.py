@@ -20,6 +20,7 @@ class Queue:
         self.marks = 0
         self.waited: list[int] = []
         self.interrupts_at: int | None = None
+        self.computes_at: int | None = None  # a signal handler does, and waits for the device
         self.ahead = RunAhead(self.mark, self.wait)
 
     def mark(self) -> int:
@@ -30,6 +31,9 @@ class Queue:
         if mark == self.interrupts_at:
             self.interrupts_at = None
             raise KeyboardInterrupt
+        if mark == self.computes_at:
+            self.computes_at = None
+            self.ahead.wait()
         self.waited.append(mark)
 
 
@@ -66,20 +70,19 @@ def test_an_interrupt_keeps_what_was_not_reached():
     assert queue.waited == [1, 2, 3]
 
 
-def test_a_signal_handler_that_waits_leaves_nothing_to_wait_for():
-    queue, waits = Queue(), []
-
-    def wait(mark: int) -> None:
-        queue.wait(mark)
-        if not waits:  # a handler that reads a result
-            waits.append(mark)
-            queue.ahead.wait()
-
-    queue.ahead = RunAhead(queue.mark, wait)
+def test_a_signal_handler_that_waits_in_the_middle_of_a_wait():
+    """It drops the marks that the wait around it is at."""
+    queue = Queue()
     for _ in range(3):
         queue.ahead.count(LAUNCHES_PER_MARK)
+    queue.computes_at = 2
     queue.ahead.wait()
-    assert queue.waited == [1, 1, 2, 3]
+    assert queue.waited == [1, 2, 3, 2]
+    queue.ahead.wait()
+    assert queue.waited == [1, 2, 3, 2]
+    queue.ahead.count(LAUNCHES_PER_MARK)
+    queue.ahead.wait()
+    assert queue.waited == [1, 2, 3, 2, 4]
 
 
 @pytest.mark.parametrize("kind", EMULATED)

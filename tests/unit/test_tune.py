@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from tests.unit.fake_driver import FakeGpu
 from weft.base.errors import DeviceError
 from weft.base.tuning import Tuning
 from weft.plan.device import DeviceLost
@@ -120,19 +121,39 @@ def test_a_candidate_that_does_not_run_is_left_out():
     assert found.trials[0].outcome == IMPOSSIBLE and found.trials[0].reason == "out of registers"
 
 
-def test_a_device_that_is_lost_ends_the_search_with_the_candidate_that_lost_it():
+@pytest.mark.parametrize("call", [lambda work: work(), lambda work: FakeGpu().call_in_order(work)])
+def test_a_device_that_is_lost_ends_the_search_with_the_candidate_that_lost_it(call):
+    """Whether the driver's error arrives, or what the backend makes of it."""
     clock, trials = Clock(), []
+
+    def lose() -> None:
+        raise DeviceLost("the device does not answer")
 
     def cost(tuning: Tuning) -> float:
         if tuning.workgroup_size == 32:
-            raise DeviceLost("the device does not answer")
+            call(lose)
         return 1 / tuning.workgroup_size
 
     probe, usual = Probe("map", cost, clock), replace(USUAL, workgroup_size=1)
     search = Search([probe], usual, {"workgroup_size": (8, 32, 16)}, 1e9, clock=clock, report=trials.append)
-    with pytest.raises(DeviceLost, match="does not answer"):
+    with pytest.raises(DeviceError, match="does not answer"):
         search.run()
     assert [trial.candidate for trial in trials] == ["workgroup_size = 8", "workgroup_size = 32"]
+
+
+def test_times_that_the_clock_cannot_see_say_nothing():
+    """A run of less than a tick takes 0 seconds, by what a device says."""
+
+    def search(cost: Callable[[Tuning], float]):
+        probes = [Probe("none", lambda tuning: 0.0, clock, form=lambda tuning: 0), Probe("map", cost, clock)]
+        return Search(probes, replace(USUAL, workgroup_size=1), {"workgroup_size": (8,)}, 1e9, clock=clock).run()
+
+    clock = Clock()
+    for cost in (lambda tuning: 0.0, lambda tuning: 1e-3 if tuning.workgroup_size == 1 else 0.0):
+        found = search(cost)
+        assert found.tuning.workgroup_size == 1 and outcomes(found) == {"workgroup_size = 8": NO_GAIN}
+        assert all(before == after > 0 for before, after in found.times.values()), "rates are work by seconds"
+    assert search(lambda tuning: 1 / tuning.workgroup_size).tuning.workgroup_size == 8
 
 
 def test_an_interrupt_ends_the_search_with_what_was_found_until_then():

@@ -175,6 +175,13 @@ class DeviceLost(DeviceError):
     """What a GPU's driver raises when the device answers nothing any more, whatever call it was that found out."""
 
 
+def is_of_lost_device(error: BaseException | None) -> bool:
+    """Whether an error is a `DeviceLost`, or what a backend raises from one."""
+    while error is not None and not isinstance(error, DeviceLost):
+        error = error.__cause__
+    return error is not None
+
+
 class Slab:
     """One allocation on a device; `pointer` is its address (or handle) and `owner` keeps it alive."""
 

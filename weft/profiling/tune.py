@@ -29,13 +29,14 @@ from typing import Any, Protocol
 
 from weft.base.errors import WeftError
 from weft.base.tuning import Tuning
-from weft.plan.device import DeviceLost
+from weft.plan.device import is_of_lost_device
 
 MARGIN = 0.03  # by which a candidate must be faster, and a probe may be slower
 ROUNDS = 5  # of a comparison
 MAX_SLOWDOWN = 1.5  # times the time of the best so far after which a candidate gets no more rounds
 PASSES = 2  # through the fields; another one only where the last changed something
 SPEED_UNIT = 1000  # the speed of the fastest tile
+LEAST_SECONDS = 1e-12  # of a run, where the device's clock is too coarse to see it
 
 KEPT, NO_GAIN, NO_EFFECT = "kept", "no gain", "no effect"
 TIMED, IMPOSSIBLE, WRONG = "timed", "does not run here", "changes results"
@@ -210,7 +211,7 @@ class Search:
             gains = {name: _gain(self._best[name], runs[name]) for name in changed}
         except WeftError as error:
             self._note(Trial(text, IMPOSSIBLE, reason=str(error)))
-            if isinstance(error, DeviceLost):  # nothing runs there any more in this process
+            if is_of_lost_device(error):  # nothing runs there any more in this process
                 raise
             return None
         return gains, runs
@@ -221,7 +222,7 @@ class Search:
         for name, before in usual.items():
             after = self._best[name]
             if after is before:
-                least = min(before.seconds() for _ in range(ROUNDS))
+                least = max(min(before.seconds() for _ in range(ROUNDS)), LEAST_SECONDS)
                 times[name] = least, least
             else:
                 times[name] = time_alternately(before, after)
@@ -265,13 +266,16 @@ def is_clearly_faster(gains: Any) -> bool:
 
 
 def time_alternately(one: Run, other: Run) -> tuple[float, float]:
-    """The least seconds of each, in rounds of both. A second one that is much slower gets fewer rounds."""
+    """The least seconds of each, in rounds of both. A second one that is much slower gets fewer rounds. Where the clock
+    is too coarse for one of them, nothing is known: both get the same."""
     first = second = math.inf
     for number in range(ROUNDS):
         first, second = min(first, one.seconds()), min(second, other.seconds())
         if number and second > MAX_SLOWDOWN * first:
             break
-    return max(first, 1e-12), max(second, 1e-12)
+    if min(first, second) <= 0:
+        first = second = max(first, second, LEAST_SECONDS)
+    return first, second
 
 
 def _gain(one: Run, other: Run) -> float:

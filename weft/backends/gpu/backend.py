@@ -203,12 +203,13 @@ class GpuBackend:
         return self.allocate(0)
 
     def shared_arena(self, nbytes: int) -> Slab:
-        """Memory for the temporaries of a run. The run keeps it until all is enqueued."""
-        if self._arena is None or self._arena.nbytes < nbytes:
-            self._arena = None  # the new one may reuse its memory
+        """Memory for the temporaries of a run. A run keeps it until all is enqueued; a signal handler may drop it."""
+        arena = self._arena
+        if arena is None or arena.nbytes < nbytes:
+            self._arena = arena = None  # the new one may reuse its memory
             self.free_dropped()
-            self._arena = self.allocate_arena(nbytes)
-        return self._arena
+            self._arena = arena = self.allocate_arena(nbytes)
+        return arena
 
     def allocate_arena(self, nbytes: int) -> Slab:
         """Memory for temporaries, none of which is in two allocations of the device."""

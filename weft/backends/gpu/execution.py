@@ -12,6 +12,7 @@ A step that a device refuses is named, with its source; so is one that fails, wh
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -84,12 +85,25 @@ def _word(value: float, dtype: DType) -> int:
     return int.from_bytes(data.ljust(8, b"\0"), "little")
 
 
+class _Graph:
+    """What a driver captured, destroyed when nothing refers to it: a signal handler may have graphs dropped (`forget`)
+    while one of them is about to be replayed."""
+
+    __slots__ = ("_driver", "_dropped", "captured")
+
+    def __init__(self, captured: Any, backend: GpuBackend):
+        self.captured, self._driver, self._dropped = captured, backend.driver, backend.dropped
+
+    def __del__(self) -> None:
+        self._dropped.append((self._driver.destroy_graph, self.captured, 0))
+
+
 class GpuExecutable:
     """A plan as actions on a stream, or as graphs of them."""
 
     def __init__(self, plan: Plan, backend: GpuBackend):
         self.plan, self.backend, self.driver = plan, backend, backend.driver
-        self._graphs: OrderedDict[bytes, Any] = OrderedDict()
+        self._graphs: OrderedDict[bytes, _Graph] = OrderedDict()
         self._staged: dict[int, Slab] = {}
         launches = [step for step, _ in iterate_steps(plan.steps) if isinstance(step, Launch) and step.extent]
         codes = {id(step.kernel): step.kernel for step in launches}
@@ -122,8 +136,6 @@ class GpuExecutable:
     def forget(self) -> bool:
         """Drop what makes runs faster and takes memory; whether there was any."""
         found = bool(self._graphs or self._staged)
-        for graph in self._graphs.values():
-            self.backend.dropped.append((self.driver.destroy_graph, graph, 0))
         self._graphs.clear()
         self._staged = {}
         return found
@@ -183,16 +195,17 @@ class GpuExecutable:
         if graph is None:
             graph = self._graphs[key] = self._capture(lambda: _do(self._actions, table, self._wait))
             if len(self._graphs) > MAX_GRAPHS:
-                self.driver.destroy_graph(self._graphs.popitem(last=False)[1])
+                self._graphs.popitem(last=False)
         else:
-            self._graphs.move_to_end(key)
-        self.driver.replay_graph(graph)
+            with contextlib.suppress(KeyError):  # of a signal handler that had the graphs dropped
+                self._graphs.move_to_end(key)
+        self.driver.replay_graph(graph.captured)
 
-    def _capture(self, enqueue: Callable[[], None]) -> Any:
+    def _capture(self, enqueue: Callable[[], None]) -> _Graph:
         """A graph of what `enqueue` enqueues."""
         try:
             self.backend.is_capturing = True
-            return self.driver.capture_graph(enqueue)
+            return _Graph(self.driver.capture_graph(enqueue), self.backend)
         finally:
             self.backend.is_capturing = False
 

@@ -11,6 +11,7 @@ It knows nothing of a runtime but the two functions that it is given.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -43,7 +44,8 @@ class RunAhead:
             self._wait_for_oldest()
 
     def _wait_for_oldest(self) -> None:
-        oldest = self._marks[0]
-        self._wait(oldest)  # where a signal handler raises, the mark stays
-        if self._marks and self._marks[0] is oldest:  # else a signal handler waited for the device
-            self._marks.popleft()
+        """Where a signal handler raises, the mark stays; one that waits for the device drops the marks meanwhile."""
+        for mark in list(self._marks)[:1]:
+            self._wait(mark)
+            with contextlib.suppress(ValueError):
+                self._marks.remove(mark)

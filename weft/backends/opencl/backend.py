@@ -146,9 +146,13 @@ class OpenCl:
         if not platforms:
             return "no OpenCL driver is installed. Install the one of your GPU, or PoCL: pip install 'pyopencl[pocl]'"
         found = [device for platform in platforms for device in library.devices(platform)]
+        if not found:
+            drivers = ", ".join(sorted({library.platform_name(one) for one in platforms}))
+            advice = "On Linux a GPU's user needs access to /dev/dri/renderD*: join the group 'render' or 'video'"
+            return f"the OpenCL drivers here ({drivers}) find no device. {advice}"
         usable = [one for one in found if library.query(one, "is_available") and library.query(one, "has_compiler")]
         if not usable:
-            return f"{len(platforms)} OpenCL drivers are installed, but none has a device that compiles kernels"
+            return "of the OpenCL devices here none is available and compiles kernels. Update the GPU's driver"
         handles = sorted(usable, key=lambda handle: (is_software(handle), not _is_gpu(handle), is_integrated(handle)))
         self._devices = OpenedDevices(handles, lambda handle, number: OpenClBackend(handle, number).device)
         return ""

@@ -11,6 +11,7 @@ the device is next waited for.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ from weft.backends.opencl import library
 from weft.backends.opencl.compile import Compiler
 from weft.backends.opencl.library import call, create, make_error
 from weft.backends.opencl.pocl import name_unknown_processor
-from weft.backends.opencl.replay import NOTHING, Launches, enqueue_all
+from weft.backends.opencl.replay import Launches, enqueue_all
 from weft.base.counters import COUNTERS
 from weft.base.errors import DeviceError, OutOfMemoryError, exceeds_allocation, out_of_memory, problem
 from weft.base.locks import new_lock
@@ -99,6 +100,17 @@ class _Event:
         self.clear()
 
 
+class _Upload:
+    """A copy of host memory that the device reads, and the event of that. `is_entering` until the call that enqueues it
+    has returned or failed: what a signal handler computes in between does not drop it."""
+
+    __slots__ = ("data", "event", "is_entering", "nbytes")
+
+    def __init__(self, nbytes: int):
+        self.data, self.event, self.nbytes = ctypes.create_string_buffer(nbytes), _Event(), nbytes
+        self.is_entering = True
+
+
 Recorded = tuple[_Kernel, int, int]  # a kernel, lanes in all, lanes of a workgroup
 
 
@@ -124,8 +136,8 @@ class OpenClDriver:
         self.name: str = library.query(device, "name")
         self.largest: int = library.query(device, "largest_allocation") // RANGE_ALIGNMENT * RANGE_ALIGNMENT
         self.dropped: deque[int] = deque()  # kernel objects that nothing refers to any more
-        self._pending: deque[tuple[_Event, Any, int]] = deque()  # uploads under way, with the memory that they read
-        self._pending_bytes = self._since_flush = 0
+        self._pending: deque[_Upload] = deque()  # those under way
+        self._since_flush = 0
         self._ahead = RunAhead(self._enqueue_mark, _wait_for)
         self._recording: list[Recorded] | None = None
         self._functions: dict[tuple, _Function] = {}
@@ -210,7 +222,11 @@ class OpenClDriver:
 
     def upload_new(self, address: int, nbytes: int) -> int:
         pointer = self.allocate(nbytes)
-        self.upload(pointer, address, nbytes)
+        try:
+            self.upload(pointer, address, nbytes)
+        except BaseException:
+            self.free(pointer)
+            raise
         return pointer
 
     def upload(self, pointer: int, address: int, nbytes: int) -> None:
@@ -220,29 +236,32 @@ class OpenClDriver:
             call("clEnqueueWriteBuffer", self.queue, handle, 1, offset, nbytes, address, 0, None, None)
             return
         self._forget_uploads()
-        data, event = ctypes.create_string_buffer(nbytes), _Event()
+        upload = _Upload(nbytes)
+        data, place = ctypes.addressof(upload.data), ctypes.addressof(upload.event.handle)
         ctypes.memmove(data, address, nbytes)
-        source, place = ctypes.addressof(data), ctypes.addressof(event.handle)
         try:
-            call("clEnqueueWriteBuffer", self.queue, handle, 0, offset, nbytes, source, 0, None, place)
-        finally:  # a signal handler may raise after the call
-            if event.handle.value:
-                self._pending.append((event, data, nbytes))
-                self._pending_bytes += nbytes
+            self._pending.append(upload)  # before the call, after which a signal handler may raise
+            call("clEnqueueWriteBuffer", self.queue, handle, 0, offset, nbytes, data, 0, None, place)
+        finally:
+            upload.is_entering = False
 
     def _forget_uploads(self) -> None:
-        """Drop copies of host memory that were read; wait for the first where they are too many."""
-        pending, status = self._pending, ctypes.c_int32()
-        while pending:
-            oldest = event, _, nbytes = pending[0]
-            if self._pending_bytes > MAX_PENDING_BYTES or len(pending) > MAX_PENDING_UPLOADS:
-                _wait_for(event)
-            call("clGetEventInfo", event.handle, library.EVENT_STATUS, 4, ctypes.addressof(status), None)
-            if status.value > library.COMPLETE:
+        """Drop copies of host memory that were read; wait for the first where they are too many. A signal handler may
+        have dropped one meanwhile."""
+        status, pending = ctypes.c_int32(), self._pending
+        for upload in list(pending):
+            if upload.is_entering:
                 return
-            if pending and pending[0] is oldest:  # else a signal handler dropped it
-                pending.popleft()
-                self._pending_bytes -= nbytes
+            if upload.event.handle.value:  # else it was never enqueued
+                nbytes = sum(one.nbytes for one in list(pending))
+                if nbytes > MAX_PENDING_BYTES or len(pending) > MAX_PENDING_UPLOADS:
+                    _wait_for(upload.event)
+                place = ctypes.addressof(status)
+                call("clGetEventInfo", upload.event.handle, library.EVENT_STATUS, 4, place, None)
+                if status.value > library.COMPLETE:
+                    return
+            with contextlib.suppress(ValueError):
+                pending.remove(upload)
 
     def download(self, address: int, pointer: int, nbytes: int) -> None:
         handle, offset = self.pool.split(pointer)
@@ -331,7 +350,7 @@ class OpenClDriver:
         self._ahead.count(graph.launches.length)
 
     def destroy_graph(self, graph: _Graph) -> None:
-        graph.kernels, graph.launches = [], NOTHING  # what is under way keeps its kernel objects
+        """Nothing: its kernel objects are released with it, and what is under way keeps them."""
 
     # --- time ---
 

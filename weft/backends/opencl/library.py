@@ -112,11 +112,15 @@ def loader() -> ctypes.CDLL:
         import pyopencl._cl as extension  # its loader is among what it is linked to
 
         return _with_types(ctypes.CDLL(extension.__file__))
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # a damaged package raises anything
         name = ctypes.util.find_library("OpenCL")
         if name is None:
-            raise ImportError(f"there is neither pyopencl nor a loader of the system ({error})") from error
+            why = "" if isinstance(error, ModuleNotFoundError) else f"{type(error).__name__}: "
+            raise ImportError(f"there is neither pyopencl nor a loader of the system ({why}{error})") from error
+    try:
         return _with_types(ctypes.CDLL(name))
+    except (OSError, AttributeError) as error:  # AttributeError: a function of OpenCL 1.2 is missing
+        raise ImportError(f"the loader of the system, {name}, cannot be used ({error})") from error
 
 
 def _with_types(library: ctypes.CDLL) -> ctypes.CDLL:

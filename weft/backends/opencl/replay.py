@@ -62,9 +62,6 @@ class Launches(NamedTuple):
         )  # fmt: skip
 
 
-NOTHING = Launches.of([], [], [])
-
-
 def enqueue_all(queue: int, launches: Launches) -> None:
     """Put the launches on a queue; no interrupt is raised between them."""
     status = _replay()(queue, *launches)
