@@ -356,3 +356,10 @@ def test_sums_of_segments_are_computed_into_a_concatenation():
     sums = np.stack([data[a:b].sum(0) for a, b in itertools.pairwise(pointers)])
     np.testing.assert_allclose(result, np.concatenate([more, sums.reshape(-1), more * 2]), rtol=1e-5, atol=1e-6)
     assert not any("copy" in kernel.name and "24" in kernel.name for kernel in step.plan.kernels())
+
+
+def test_sorted_edges_are_where_the_edges_are():
+    """Not where tensors are made: layers would meet tensors of two devices."""
+    edges = weft.tensor([[0, 1, 2], [1, 2, 0]], device="reference")
+    assert {part.device.kind for part in weft.adjacency(edges, 3)} == {"reference"}
+    assert {part.device.kind for part in weft.csr(edges[0], 3)} == {"reference"}

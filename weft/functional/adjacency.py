@@ -117,13 +117,13 @@ def csr(index: Any, num_rows: int) -> tuple[Tensor, Tensor]:
     (tensor([0, 1, 1, 3], dtype=weft.int32), tensor([1, 0, 2], dtype=weft.int32))
     """
     rowptr, perm = _sort_index("csr", _host(index), num_rows)
-    return _tensor(rowptr), _tensor(perm)
+    return _tensor(rowptr, index), _tensor(perm, index)
 
 
 def adjacency(edge_index: Any, num_nodes: int, num_sources: int | None = None) -> Adjacency:
     """The edges `edge_index` [2, E] (sources, targets) of a graph with `num_nodes` nodes, sorted both ways. A graph
-    between two kinds of nodes has `num_sources` sources. Sorted on the host; inside `weft.compile` the sort is part of
-    the plan (see `sort_edges`).
+    between two kinds of nodes has `num_sources` sources. Sorted on the host, and on the device of `edge_index` then;
+    inside `weft.compile` the sort is part of the plan (see `sort_edges`).
 
     >>> weft.adjacency(weft.tensor([[0, 1, 2], [1, 2, 1]]), 3).col
     tensor([0, 2, 1], dtype=weft.int32)
@@ -137,7 +137,7 @@ def adjacency(edge_index: Any, num_nodes: int, num_sources: int | None = None) -
     col = pairs[0][edge].astype(np.int32)
     colptr, order = _sort_index("adjacency", col, num_nodes if num_sources is None else num_sources)
     parts = (rowptr, col, colptr, order, edge, _inverse(edge), _inverse(order))
-    return Adjacency(*[_tensor(part) for part in parts])
+    return Adjacency(*[_tensor(part, edge_index) for part in parts])
 
 
 def sort_edges(edge_index: Tensor, num_nodes: int, num_sources: int | None = None) -> Adjacency:
@@ -150,8 +150,9 @@ def _host(index: Any) -> np.ndarray:
     return index.numpy() if isinstance(index, Tensor) else np.asarray(index)
 
 
-def _tensor(array: np.ndarray) -> Tensor:
-    return wrap(from_host(np.ascontiguousarray(array)))
+def _tensor(array: np.ndarray, like: Any) -> Tensor:
+    """An array on the device of `like`, or where tensors are made if that is none."""
+    return wrap(from_host(np.ascontiguousarray(array), like.device if isinstance(like, Tensor) else None))
 
 
 def _inverse(order: np.ndarray) -> np.ndarray:
