@@ -21,7 +21,8 @@ class Queue:
         self.waited: list[int] = []
         self.interrupts_at: int | None = None
         self.computes_at: int | None = None  # a signal handler does, and waits for the device
-        self.ahead = RunAhead(self.mark, self.wait)
+        self.seconds = 0.0
+        self.ahead = RunAhead(self.mark, self.wait, lambda: self.seconds)
 
     def mark(self) -> int:
         self.marks += 1
@@ -56,6 +57,20 @@ def test_a_large_graph_has_one_mark_and_few_launches_none():
     for _ in range(LAUNCHES_PER_MARK - 1):
         queue.ahead.count(1)
     assert queue.marks == 1
+
+
+def test_a_slow_device_is_waited_for_earlier():
+    """Else whatever waits for it next, such as the first Ctrl-C of a run, waits for 1,024 launches of any length."""
+    queue = Queue()
+    for _ in range(6):
+        queue.ahead.count(LAUNCHES_PER_MARK)
+        queue.seconds += 0.4 * run_ahead.MAX_SECONDS
+    assert queue.marks == 6 and queue.waited == [1, 2, 3]
+    queue.seconds += 100.0
+    queue.ahead.count(LAUNCHES_PER_MARK - 1)
+    assert queue.waited == [1, 2, 3]
+    queue.ahead.count(1)
+    assert queue.waited == [1, 2, 3, 4, 5, 6]
 
 
 def test_an_interrupt_keeps_what_was_not_reached():
