@@ -236,9 +236,9 @@ class OpenClDriver:
         upload = _Upload(nbytes)
         data, place = ctypes.addressof(upload.data), ctypes.addressof(upload.event.handle)
         ctypes.memmove(data, address, nbytes)
-        self._pending.append(upload)  # before the call, after which a signal handler may raise
-        self._pending_bytes += nbytes
         try:
+            self._pending_bytes += nbytes
+            self._pending.append(upload)  # before the call, after which a signal handler may raise
             call("clEnqueueWriteBuffer", self.queue, handle, 0, offset, nbytes, data, 0, None, place)
         finally:
             upload.is_entering = False
@@ -259,7 +259,7 @@ class OpenClDriver:
                     return
             with contextlib.suppress(ValueError):
                 pending.remove(upload)
-                self._pending_bytes -= upload.nbytes
+                self._pending_bytes = self._pending_bytes - upload.nbytes if pending else 0
 
     def download(self, address: int, pointer: int, nbytes: int) -> None:
         handle, offset = self.pool.split(pointer)
