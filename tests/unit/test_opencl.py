@@ -388,7 +388,7 @@ def test_a_cpu_gives_no_more_memory_than_is_free(device, monkeypatch):
     driver = OpenClDriver(device.backend.driver.handle)
     try:
         assert driver.memory() == (1 << 28, 1 << 28)
-        with pytest.raises(OutOfMemoryError, match="256.0 MiB, which are available"):
+        with pytest.raises(OutOfMemoryError, match=r"256\.0 MiB, which are available"):
             driver.allocate_arena(1 << 29)
     finally:
         driver.close()
