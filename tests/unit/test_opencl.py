@@ -393,6 +393,18 @@ def test_too_much_memory_is_an_error_that_leaves_the_device_working(device):
     assert weft.ones(3, device=device).sum().item() == 3.0
 
 
+def test_a_cpu_gives_no_more_memory_than_is_free(device, monkeypatch):
+    """Intel's driver says how much the machine has: the process was killed instead of told."""
+    monkeypatch.setattr("weft.base.host_memory.memory", lambda: (1 << 28, 1 << 40))
+    driver = OpenClDriver(device.backend.driver.handle)
+    try:
+        assert driver.memory() == (1 << 28, 1 << 28)
+        with pytest.raises(OutOfMemoryError, match=r"256\.0 MiB, which are available"):
+            driver.allocate_arena(1 << 29)
+    finally:
+        driver.close()
+
+
 def test_an_index_out_of_range_is_reported(device):
     with weft.device(device):
         x, index = weft.ones(5), weft.tensor([1, 7])

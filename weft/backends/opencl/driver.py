@@ -25,6 +25,7 @@ from weft.backends.opencl.compile import Compiler
 from weft.backends.opencl.library import call, create, make_error
 from weft.backends.opencl.pocl import name_unknown_processor
 from weft.backends.opencl.replay import Launches, enqueue_all
+from weft.base import host_memory
 from weft.base.counters import COUNTERS
 from weft.base.errors import DeviceError, OutOfMemoryError, exceeds_allocation, out_of_memory, problem
 from weft.base.locks import new_lock
@@ -150,7 +151,7 @@ class OpenClDriver:
             self._plain = self.queue = create("clCreateCommandQueue", self.context, device, 0)
             self.pool = HandleMemory(
                 self._create_buffer, lambda handle: call("clReleaseMemObject", handle), self.synchronise,
-                library.query(device, "memory"), self.name, self.largest,
+                _memory_of(device), self.name, self.largest,
             )  # fmt: skip
             self.compiler = Compiler(self.context, device, subgroups)
 
@@ -370,6 +371,13 @@ class OpenClDriver:
 
     def seconds_between(self, first: _Event, second: _Event) -> float:
         return (_end(second) - _end(first)) * 1e-9
+
+
+def _memory_of(device: int) -> int:
+    """The bytes that may be allocated. A CPU says how much memory the machine has, and the process that touches more
+    than is free is killed."""
+    is_cpu = library.query(device, "type") & library.DEVICE_TYPE_CPU
+    return min(library.query(device, "memory"), host_memory.memory()[0] if is_cpu else host_memory.UNKNOWN)
 
 
 def _wait_for(event: _Event) -> None:
