@@ -130,13 +130,14 @@ LIMITED_MEMORY = ((8, 0, 0), (7, 0, 1 << 16), (64, 4096, 1 << 16), (12, 1 << 14,
 
 
 def draw_limited_gpu(draw) -> Gpu:
-    """The same with what WebGPU guarantees and no more: 256 lanes, 16 KiB of shared memory, few buffers for a kernel,
-    no 64-bit integers and mostly no subgroups; or with bindings so small that large values take several. A launch has
-    at most as many workgroups as WebGPU guarantees, or so few that each has to take more than its part."""
+    """The same with what WebGPU guarantees and no more: 256 lanes (or 384, or 64), 16 KiB of shared memory, few buffers
+    for a kernel, no 64-bit integers and mostly no subgroups; or with bindings so small that large values take several.
+    A launch has at most as many workgroups as WebGPU guarantees, or so few that each has to take more than its part."""
     gpu = draw_gpu(draw)
     buffers, binding, allocation = draw(st.sampled_from(LIMITED_MEMORY))
     limits = {
-        **dict(gpu.limits), "workgroup_size": 256, "shared_bytes": 16384, "static_shared_bytes": 16384,
+        **dict(gpu.limits), "workgroup_size": draw(st.sampled_from([256, 256, 384, 64])),
+        "shared_bytes": 16384, "static_shared_bytes": 16384,
         "storage_buffers": buffers, "binding_bytes": binding, "allocation_bytes": allocation,
         "workgroups": draw(st.sampled_from([65535, 65535, 6])),
     }  # fmt: skip

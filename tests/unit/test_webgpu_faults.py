@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import zlib
 
 import numpy as np
@@ -45,6 +46,24 @@ def test_a_lost_device_has_a_name_of_its_own():
 
     assert isinstance(convert_error("x", RuntimeError("Parent device is lost")), DeviceLost)
     assert isinstance(convert_error("x", RuntimeError("Not enough memory left.")), OutOfMemoryError)
+
+
+def test_what_a_signal_handler_raises_during_a_call_is_no_error_of_wgpu(limited, monkeypatch):
+    """A timeout reached the program as DeviceError."""
+
+    def ring(*_):
+        raise TimeoutError("too slow")
+
+    x = weft.tensor(np.ones(3, np.float32), device=limited)
+    before = signal.signal(signal.SIGINT, ring)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(limited.backend.driver._ahead, "wait", lambda: signal.raise_signal(signal.SIGINT))
+            with pytest.raises(TimeoutError, match="too slow"):
+                (x + 1).numpy()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (x + 1).sum().item() == 6
 
 
 def test_every_call_reports_a_lost_device():

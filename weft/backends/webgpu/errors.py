@@ -8,16 +8,30 @@ from collections.abc import Iterator
 from weft.base.errors import DeviceError, OutOfMemoryError, WeftError, problem
 from weft.plan.device import DeviceLost
 
+OWNERS = ("wgpu", "weft")  # packages from whose code errors of wgpu come
+
 
 @contextlib.contextmanager
 def raise_wgpu_errors(who: str) -> Iterator[None]:
-    """Raise what wgpu reports in the block under Weft's names."""
+    """Raise what wgpu reports in the block under Weft's names. What a signal handler raises there passes."""
     try:
         yield
     except WeftError:
         raise
     except Exception as error:  # wgpu has classes of its own for validation errors, out of memory and internal ones
+        if not _is_from_wgpu(error):
+            raise
         raise convert_error(who, error) from error
+
+
+def _is_from_wgpu(error: Exception) -> bool:
+    """Whether wgpu raised an exception, rather than a signal handler: by its class, or by the function that raised."""
+    trace, names = error.__traceback__, [type(error).__module__]
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is not None:
+        names.append(str(trace.tb_frame.f_globals.get("__name__")))
+    return any(name.partition(".")[0] in OWNERS for name in names)
 
 
 def convert_error(who: str, error: Exception) -> Exception:
