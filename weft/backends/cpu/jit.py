@@ -124,12 +124,16 @@ class Jit:
 
     def load_functions(self, text: str, symbols: Sequence[str], name: str) -> dict[str, int]:
         """The addresses of functions that are no kernels, by symbol."""
-        with self.lock:
-            if any(symbol not in self.addresses for symbol in symbols):
-                self._add(self._object_file(text, counted=False), name)
-                self.engine.finalize_object()
-                self.addresses |= {symbol: self._address(symbol, name) for symbol in symbols}
+        with self.lock:  # loops in here may miss the end of the block when interrupted: see weft/base/locks.py
+            self._load_functions(text, symbols, name)
         return {symbol: self.addresses[symbol] for symbol in symbols}
+
+    def _load_functions(self, text: str, symbols: Sequence[str], name: str) -> None:
+        if self.addresses.keys() >= set(symbols):
+            return
+        self._add(self._object_file(text, counted=False), name)
+        self.engine.finalize_object()
+        self.addresses |= {symbol: self._address(symbol, name) for symbol in symbols}
 
     def _address(self, symbol: str, name: str) -> int:
         """Where a function that was loaded lies; there is no calling one that is not there."""
