@@ -8,14 +8,21 @@ counts; results are compared with NumPy's. `--small` is for devices that the CPU
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import weft
 import weft.nn as nn
+
+sys.path.insert(0, str(Path(__file__).parent))
+import command_line
+
+sys.path.pop(0)
 
 ROUNDS = 5
 PRODUCTS = 32  # of the chain that measures the host
@@ -125,10 +132,10 @@ def measure_xor(wait: Callable[[], None]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="gpu")
+    parser.add_argument("--device", default="gpu", type=command_line.find_device)
     parser.add_argument("--small", action="store_true", help="sizes for devices that the CPU emulates")
     options = parser.parse_args()
-    device = weft.get_device(options.device)
+    device = options.device
     size, nbytes, times = (256, 4 << 20, 2) if options.small else (4096, 512 << 20, 10)
     with weft.device(device):
         wait = device.backend.synchronise

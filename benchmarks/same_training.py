@@ -28,7 +28,7 @@ import weft.nn.functional as F
 from weft.errors import DeviceError
 
 sys.path.insert(0, str(Path(__file__).parent))
-from command_line import without
+from command_line import find_device, without
 from run import machine
 
 sys.path.pop(0)
@@ -201,10 +201,8 @@ def compare(name: str, device: Any, expected: Outcome) -> Row:
     )  # fmt: skip
 
 
-def find_devices(names: Sequence[str]) -> list[Any]:
-    """The devices with these names; with none, the first of each kind that is here."""
-    if names:
-        return [weft.get_device(name) for name in names]
+def find_devices() -> list[Any]:
+    """The first of each kind that is here."""
     found = []
     for kind in KINDS:
         try:
@@ -231,13 +229,18 @@ def markdown(rows: Sequence[Row]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--devices", nargs="+", default=[], metavar="NAME", help="cpu opencl webgpu:1 ...; default: all"
+        "--devices",
+        nargs="+",
+        default=[],
+        type=find_device,
+        metavar="NAME",
+        help="cpu opencl webgpu:1 ...; default: all",
     )
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS))
     parser.add_argument("--json", metavar="FILE", help="write every loss, the machine and the devices")
     words = list(sys.argv[1:] if arguments is None else arguments)
     options = parser.parse_args(words)
-    devices = find_devices(options.devices)
+    devices = options.devices or find_devices()
     rows = []
     for name in options.networks:
         expected = train(name, "cpu")
