@@ -26,12 +26,12 @@ from weft.plan.plan import Code
 from weft.render.clike import module as clike_module
 
 HEADER = Path(__file__).with_name("hip_on_cpu.h")
-FLOAT16 = ("-mf16c", "-mfma") if platform.machine() == "x86_64" else ()
+NATIVE = ("-march=native",) if platform.machine() == "x86_64" else ()  # conversions of float16 and fused multiply-adds
 # hiprtc's options but the level of optimisation. Loops too long to be written out are left as they are, and a program
 # may compare a value with itself.
 OPTIONS = (
     *(option for option in hip_compile.OPTIONS if not option.startswith("-O")), "-O1", "-fPIC", "-shared",
-    "-nostdlib++", *FLOAT16, "-Wno-pass-failed", "-Wno-tautological-compare",
+    "-nostdlib++", *NATIVE, "-Wno-pass-failed", "-Wno-tautological-compare",
 )  # fmt: skip
 LAUNCH = """
 extern "C" const char* launch_{0}(
