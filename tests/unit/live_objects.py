@@ -69,8 +69,9 @@ class WgpuCalls:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         import wgpu.backends.wgpu_native as native
+        from wgpu import GPUError
 
-        self.calls, self.fails = 0, 0
+        self.calls, self.fails, self.error = 0, 0, GPUError
         for owner, names in WGPU_CALLS.items():
             for name in names:
                 kind = getattr(native, owner)
@@ -80,7 +81,7 @@ class WgpuCalls:
         def wrapped(*args: Any, **named: Any) -> Any:
             self.calls += 1
             if self.calls == self.fails:
-                raise RuntimeError(f"{name} failed")
+                raise self.error(f"{name} failed")
             return method(*args, **named)
 
         return wrapped

@@ -41,8 +41,10 @@ def other(value):
     """A value of the same type that is not `value`."""
     if isinstance(value, bool):
         return not value
-    if isinstance(value, (int, str)):
-        return value + type(value)(1)
+    if isinstance(value, int):
+        return 2 * value + 1  # of lanes the power of two below counts
+    if isinstance(value, str):
+        return value + "1"
     if isinstance(value, DType):
         return dtypes.ALL[(dtypes.ALL.index(value) + 1) % len(dtypes.ALL)]
     if isinstance(value, Features | Limits):

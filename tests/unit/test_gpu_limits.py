@@ -10,6 +10,8 @@ import pytest
 
 import weft
 from tests.unit.lockstep import Lockstep
+from weft.base.tuning import Tuning
+from weft.kernels.ir.language import shared_arrays
 
 pytestmark = pytest.mark.unit
 
@@ -139,3 +141,22 @@ def test_workgroups_of_few_lanes_and_of_no_power_of_two(lanes):
     expected = [x.cumsum(1), softmax(x, 1), x @ x.T, tall.sum(0), tall.max(0), x.argsort(1), (weights @ q[0])[None]]
     for one, wanted in zip(found, expected, strict=True):
         np.testing.assert_allclose(one.numpy(), wanted, 1e-3, 1e-3)
+
+
+@weft.kernel(over=lambda x: x.shape[0])
+def double(i, x, out):
+    out[i] = x[i] * 2
+
+
+@pytest.mark.parametrize("lanes", [32, 64, 128])
+def test_transposes_and_kernels_of_users_in_workgroups_of_few_lanes(lanes, monkeypatch):
+    monkeypatch.setattr(Lockstep, "tuning", Tuning(min_transposed_elements=32))
+    device = Lockstep(workgroup_size=lanes).device
+    x = numbers(130, 70)
+    tensor = weft.tensor(x, device=device)
+    np.testing.assert_array_equal((tensor.T + tensor.reshape(70, 130)).numpy(), x.T + x.reshape(70, 130))
+    np.testing.assert_array_equal(double(tensor.reshape(-1)).numpy(), 2 * x.reshape(-1))
+    names = [kernel.name for kernel in device.backend.kernels]
+    assert any("turned" in array.name for kernel in device.backend.kernels for array in shared_arrays(kernel.body)), (
+        names
+    )

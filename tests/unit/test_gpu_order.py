@@ -46,6 +46,18 @@ def kernels_of(device: Device) -> list[str]:
     return [kernel.name for kernel in device.backend.kernels]
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("function", [weft.exp, weft.sigmoid, weft.tanh, weft.log1p])
+def test_scans_and_sorts_compute_functions_as_other_kernels_do(function, axis):
+    """On a device that has the functions itself, too: eager and compiled steps had other bits."""
+    device = Lockstep(features=("native_functions",)).device
+    x = np.abs(numbers(130, 33))
+    stored = weft.tensor(function(weft.tensor(x, device=device)).numpy(), device=device)
+    for order in (lambda y: y.cumsum(axis), lambda y: y.sort(axis)[0], lambda y: y.sort(axis)[1]):
+        found = order(function(weft.tensor(x, device=device)))
+        np.testing.assert_array_equal(found.numpy(), order(stored).numpy())
+
+
 @pytest.mark.parametrize(
     ("shape", "axis"),
     [((3, 5), 1), ((3, 5), 0), ((2, 300), 1), ((1, 290), 1), ((700,), 0), ((50, 3), 0), ((2, 45, 3), 1), ((2, 1), 1)],

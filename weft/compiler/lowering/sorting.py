@@ -135,7 +135,7 @@ def store_of(builder: Builder, node: Node) -> Store:
     return Store(builder.buffer(node, written=True), ix.linearise(at, node.shape), value)
 
 
-def checks_of(builder: Builder) -> tuple[Stmt, ...]:
+def checks_of(builder: Builder) -> tuple[Store, ...]:
     """The records of bad indices among the values so far."""
     return tuple([check for check, _ in builder.checks])
 

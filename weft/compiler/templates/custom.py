@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from weft.compiler.fusion.index_map import row_major
 from weft.compiler.fusion.region import Region
 from weft.compiler.templates.template import ScheduledKernel, Template, view_of
 from weft.graph.node import Node
+from weft.kernels.ir.language import Kernel, Loop
 from weft.plan.device import Device
 
 
@@ -31,8 +33,17 @@ def custom(node: Node, leaves: Collection[Node]) -> Template:
 
     def build(region: Region, device: Device) -> ScheduledKernel:
         scalars = definition.scalars([float.fromhex(number) for number in numbers])
-        return ScheduledKernel(
-            definition.kernel, tuple(uses), scalars, definition.points, definition.chunk, definition.work
-        )
+        kernel = _limit_lanes(definition.kernel, device.limits.workgroup_size)
+        return ScheduledKernel(kernel, tuple(uses), scalars, definition.points, definition.chunk, definition.work)
 
     return Template(reads, build)
+
+
+def _limit_lanes(kernel: Kernel, most: int) -> Kernel:
+    """A kernel in workgroups of `most` lanes at most: it is a loop over the lanes of all workgroups."""
+    geometry = kernel.geometry
+    if geometry is None or geometry.lanes <= most:
+        return kernel
+    (loop,) = kernel.body
+    assert isinstance(loop, Loop) and loop.kind == "grid"
+    return replace(kernel, body=(replace(loop, width=most),), geometry=replace(geometry, lanes=most))

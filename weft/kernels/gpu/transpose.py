@@ -20,18 +20,19 @@ from weft.kernels.ir.nest import Nest
 from weft.kernels.ir.rewrite import substitute
 
 SIDE = 32  # of a tile
-LANES = 256
+MAX_LANES = 256
 
 
 def schedule_transpose(nest: Nest, target: Target) -> Kernel | None:
     """A nest without reductions as a kernel of square tiles; None where no load is transposed."""
-    rows, cols = nest.points, nest.lane
+    rows, cols, lanes = nest.points, nest.lane, min(MAX_LANES, target.workgroup_size)
     if (
         cols is None
         or nest.stages
         or nest.inner
         or rows.extent * cols.extent <= target.tuning.min_transposed_elements
         or rows.extent < SIDE // 2
+        or lanes < SIDE
     ):
         return None
     values = [store.value for store in nest.point_stores]
@@ -42,10 +43,10 @@ def schedule_transpose(nest: Nest, target: Target) -> Kernel | None:
     if not across or sum([array.size * array.dtype.itemsize for array in arrays]) > target.shared_bytes:
         return None
     wide = -(-cols.extent // SIDE)
-    tile, lane = Axis("tile", -(-rows.extent // SIDE) * wide), Axis("thread", LANES)
-    step = Axis("step", SIDE * SIDE // LANES)
+    tile, lane = Axis("tile", -(-rows.extent // SIDE) * wide), Axis("thread", lanes)
+    step = Axis("step", SIDE * SIDE // lanes)
     fast = lane % SIDE
-    slow = step * (LANES // SIDE) + lane // SIDE
+    slow = step * (lanes // SIDE) + lane // SIDE
     row0, col0 = tile // wide * SIDE, tile % wide * SIDE
 
     def inside(row: Index, col: Index) -> Expr:
@@ -81,8 +82,8 @@ def schedule_transpose(nest: Nest, target: Target) -> Kernel | None:
     shift = SIDE.bit_length() - 1
     begun, ended = ((bound + (SIDE - 1) >> shift) * wide for bound in (BEGIN, END))
     loop = Loop(tile, begun, ended, "task", (first, Barrier(), *second, Barrier()))
-    lanes = Loop(lane, 0, LANES, "lanes", (loop,), LANES)
-    return make_kernel(nest, (*arrays, lanes), Geometry(LANES, wide * SIDE, tile=SIDE * SIDE))
+    each_lane = Loop(lane, 0, lanes, "lanes", (loop,), lanes)
+    return make_kernel(nest, (*arrays, each_lane), Geometry(lanes, wide * SIDE, tile=SIDE * SIDE))
 
 
 def _compute_and_store(stores: Sequence[Store]) -> tuple[Stmt, ...]:

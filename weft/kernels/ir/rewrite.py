@@ -26,6 +26,18 @@ def for_gpu(nest: Nest, native: Collection[str]) -> Nest:
     return rewrite_nest(nest, _ForGpu(native))
 
 
+def expressions_for_gpu(
+    native: Collection[str], values: Sequence[Expr], checks: Sequence[Store], definitions: Mapping[str, Expr]
+) -> tuple[list[Expr], tuple[Store, ...], dict[str, Expr]]:
+    """What a kernel computes that is made without a nest, as `for_gpu` makes it: values have the bits that they have
+    where another kernel computes and stores them."""
+    new = _ForGpu(native)
+    return (
+        [new.expr(value) for value in values], tuple([new.store(check) for check in checks]),
+        {name: new.expr(value) for name, value in definitions.items()},
+    )  # fmt: skip
+
+
 def rewrite_nest(nest: Nest, new: Substitution) -> Nest:
     """`nest` with all its expressions and indices as `new` makes them."""
     return replace(
