@@ -28,7 +28,7 @@ def lower_scan(region: Region) -> LoweredKernel:
         lines, step = Axis("i", outer * inner), Axis("step", extent)
         row, col = ix.delinearise(ix.axis_index(lines), (outer, inner))
         builder = Builder(region, (row, scan_position(ix.axis_index(step), extent, reverse), col))
-        out, checks = _scanned(builder, node)
+        out, checks = _scan_store(builder, node)
         accumulator = Accumulator("", op, node.dtype)
         lanes = min(node.device.tuning.workgroup_size, node.device.limits.workgroup_size)
         body, geometry = gpu_scan.scan_lines(lines, step, accumulator, out, checks, lanes)
@@ -40,7 +40,7 @@ def lower_scan(region: Region) -> LoweredKernel:
         number = Axis("row", points)
         tile = gpu_scan.Tile(extent, node.dtype, shared, limits.workgroup_size)
         builder = Builder(region, (ix.axis_index(number), scan_position(tile.position, extent, reverse)))
-        out, checks = _scanned(builder, node)
+        out, checks = _scan_store(builder, node)
         body, geometry = gpu_scan.scan_row(number, tile, op, out, checks)
     return finish(builder, body, extent, points, (builder.flops + 4) * node.size, geometry=geometry)
 
@@ -61,7 +61,7 @@ def lower_sort(region: Region) -> LoweredKernel:
     return finish(builder, body, None, runs.tasks, flops, geometry=geometry)
 
 
-def _scanned(builder: Builder, node: Node) -> tuple[Store, tuple[Store, ...]]:
+def _scan_store(builder: Builder, node: Node) -> tuple[Store, tuple[Store, ...]]:
     """The scanned value, to be stored, and the records of bad indices."""
     out = store_of(builder, node)
     value, checks = _for_device(builder, out.value, node)

@@ -79,8 +79,7 @@ def schedule_transpose(nest: Nest, target: Target) -> Kernel | None:
     )
     nest = substitute(replace(nest, point_stores=stores), point)
     second = each((If(inside(*point.values()), _compute_and_store(nest.point_stores)),))
-    shift = SIDE.bit_length() - 1
-    begun, ended = ((bound + (SIDE - 1) >> shift) * wide for bound in (BEGIN, END))
+    begun, ended = ((bound + (SIDE - 1) >> SIDE.bit_length() - 1) * wide for bound in (BEGIN, END))
     loop = Loop(tile, begun, ended, "task", (first, Barrier(), *second, Barrier()))
     each_lane = Loop(lane, 0, lanes, "lanes", (loop,), lanes)
     return make_kernel(nest, (*arrays, each_lane), Geometry(lanes, wide * SIDE, tile=SIDE * SIDE))
