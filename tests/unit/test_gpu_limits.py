@@ -160,3 +160,18 @@ def test_transposes_and_kernels_of_users_in_workgroups_of_few_lanes(lanes, monke
     assert any("turned" in array.name for kernel in device.backend.kernels for array in shared_arrays(kernel.body)), (
         names
     )
+
+
+@pytest.mark.parametrize("columns", [17, 32, 100])
+def test_column_sums_of_few_subgroups(columns):
+    """A workgroup has room for two subgroups, where four share the rows of a chunk elsewhere."""
+    device = Lockstep(features=("subgroup_operations",), subgroup_sizes=(32,), workgroup_size=64).device
+    x, w = numbers(300, columns), np.linspace(0.5, 2.0, columns, dtype=np.float32)
+    given = [weft.tensor(one, device=device, requires_grad=True) for one in (x, w)]
+    y = weft.nn.functional.layer_norm(given[0], (columns,), given[1])
+    gradients = weft.autograd.grad((y * y * y).sum(), given)
+    wide = x.astype(np.float64)
+    normal = (wide - wide.mean(1, keepdims=True)) / np.sqrt(wide.var(1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(gradients[1].numpy(), (3 * (normal * w) ** 2 * normal).sum(0), 1e-4, 1e-3)
+    alone = weft.tensor(x, device=device).sum(0)
+    np.testing.assert_allclose(alone.numpy(), wide.sum(0), 1e-4, 1e-4)

@@ -173,14 +173,16 @@ SEGMENT_FEATURES = 32  # a last axis whose extent divides this is joined with th
 MIN_SEGMENT_COLUMNS, MIN_SEGMENT_ELEMENTS = 32, 1 << 18  # of a table from which a lane has several columns
 
 
-def chunk_members(sum_bytes: int, shared_bytes: int) -> int:
-    """How many subgroups add up the rows of a chunk, where one has sums of so many bytes (one array for each dtype that
-    its kernel adds up): as many as have room to combine them.
+def chunk_members(sum_bytes: int, shared_bytes: int, subgroups: int) -> int:
+    """How many of a workgroup's subgroups add up the rows of a chunk, where one has sums of so many bytes (one array
+    for each dtype that its kernel adds up): as many as have room to combine them.
 
-    >>> chunk_members(4096, 49152), chunk_members(16384, 49152), chunk_members(65536, 49152)
+    >>> chunk_members(4096, 49152, 8), chunk_members(16384, 49152, 8), chunk_members(65536, 49152, 8)
     (4, 2, 1)
+    >>> chunk_members(4096, 49152, 2)
+    2
     """
-    most = min(MAX_CHUNK_MEMBERS, shared_bytes // sum_bytes)
+    most = min(MAX_CHUNK_MEMBERS, shared_bytes // sum_bytes, subgroups)
     return 1 << (most.bit_length() - 1) if most else 1
 
 

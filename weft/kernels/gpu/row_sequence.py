@@ -48,4 +48,4 @@ class RowSequence:
 def count_members(columns: Sequence[ColumnSum], size: int, target: Target) -> int:
     """By how many members the rows of a chunk are added up, whose sums are `size` elements of each dtype."""
     each = sum([kind.itemsize for kind in {column.accumulator.dtype for column in columns}]) * size
-    return chunk_members(each, target.shared_bytes)
+    return chunk_members(each, target.shared_bytes, target.workgroup_size // target.subgroup_size)
