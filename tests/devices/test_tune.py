@@ -65,7 +65,7 @@ def test_the_command(seconds: str, emulated: Device, small, tmp_path, monkeypatc
     fields = {"workgroup_size": (128, 64), "column_rows_in_flight": (4,)}
     monkeypatch.setattr(command_module, "searched_fields", lambda device: fields)
     assert main(["tune", "--device", emulated.name, "--seconds", seconds]) == 0
-    text = capsys.readouterr().out
+    text = " ".join(capsys.readouterr().out.split())  # lines are as wide as the terminal
     assert emulated.description.split()[0] in text and "elementwise" in text
     assert ("3 candidates were not tried" in text) == (seconds == "0")
     assert ("workgroup_size = 128: " in text and "column_rows_in_flight = 4: " in text) == (seconds != "0")
