@@ -107,11 +107,15 @@ def training_time(make: Callable[[], Case], device: Device, seconds: float) -> f
         weft.eval(inputs, target)
         for _ in range(WARM):
             step(inputs, target)
+        return _least_time(lambda: step(inputs, target), device, seconds)
+
+
+def _least_time(work: Callable[[], Any], device: Device, seconds: float) -> float:
+    device.backend.synchronise()
+    least, end = float("inf"), time.perf_counter() + seconds
+    while least == float("inf") or time.perf_counter() < end:
+        started = time.perf_counter()
+        work()
         device.backend.synchronise()
-        least, end = float("inf"), time.perf_counter() + seconds
-        while least == float("inf") or time.perf_counter() < end:
-            started = time.perf_counter()
-            step(inputs, target)
-            device.backend.synchronise()
-            least = min(least, time.perf_counter() - started)
+        least = min(least, time.perf_counter() - started)
     return least

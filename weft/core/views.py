@@ -95,17 +95,22 @@ class Aliases:
         try:
             node = self._node() if isinstance(self._node, weakref.ref) else self._node
             if node is None:
-                first = members[0]._node
-                node = build.full(self.shape, 0, first.dtype, first.device)
-                for tensor in members:
-                    if tensor._view.blocked is None:
-                        node = tensor._view.write(node, tensor._node)
+                node = self._shown_by(members)
             requires_grad = any(tensor._requires_grad and not tensor.is_leaf for tensor in members)
             base = type(members[0])(node, requires_grad, is_leaf=not requires_grad)
         finally:
             STATE.trace = trace
         base._aliases = weakref.ref(self)
         return base
+
+    def _shown_by(self, members: list[Any]) -> Any:
+        """What is known of the base's value where only its views are left; 0 where none of them shows it."""
+        first = members[0]._node
+        node = build.full(self.shape, 0, first.dtype, first.device)
+        for tensor in members:
+            if tensor._view.blocked is None:
+                node = tensor._view.write(node, tensor._node)
+        return node
 
 
 class View:

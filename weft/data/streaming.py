@@ -29,13 +29,20 @@ class _Shared:
         self.done: dict[int, tuple[bool, Any]] = {}  # by number: (whether it is an error, the batch or the error)
         self.is_stopped = False
 
+    def has_news(self) -> bool:
+        """Whether a worker has something to do: a task, or to stop."""
+        return bool(self.tasks) or self.is_stopped
+
+    def find_ready(self, sent: Iterable[tuple[int, Any]]) -> list[int]:
+        """The numbers of the tasks among those `sent` that are done."""
+        return [number for number, _ in sent if number in self.done]
+
 
 def _work(shared: _Shared, worker: Worker) -> None:
     """The loop of one thread."""
     while True:
         with shared.changed:
-            while not shared.tasks and not shared.is_stopped:
-                shared.changed.wait()
+            shared.changed.wait_for(shared.has_news)
             if shared.is_stopped:
                 return
             number, task = shared.tasks.popleft()
@@ -130,7 +137,7 @@ def _wait_for(shared: _Shared, sent: deque[tuple[int, Any]], timeout: float, in_
     limit = time.monotonic() + timeout if timeout else None
     with shared.changed:
         while True:
-            ready = [number for number, _ in sent if number in shared.done]
+            ready = shared.find_ready(sent)
             if ready and (not in_order or ready[0] == sent[0][0]):
                 return ready[0]
             left = None if limit is None else limit - time.monotonic()

@@ -323,14 +323,7 @@ class Watch:
         self.before = self.captures.scan()
         try:
             for guard in self.before:
-                if self.captures.takes(guard):
-                    number = self.tape.source(guard.value)
-                    try:
-                        guard.put(number)
-                    except (TypeError, AttributeError):
-                        self.captures.fix([guard.path])
-                        continue
-                    self.sources[guard.path] = number
+                self._replace(guard)
         except BaseException:
             self.end()
             raise
@@ -338,6 +331,18 @@ class Watch:
 
     def __exit__(self, *_: Any) -> None:
         self.end()
+
+    def _replace(self, guard: Guard) -> None:
+        """Put a stand-in where a number is that may differ from call to call."""
+        if not self.captures.takes(guard):
+            return
+        number = self.tape.source(guard.value)
+        try:
+            guard.put(number)
+        except (TypeError, AttributeError):
+            self.captures.fix([guard.path])
+            return
+        self.sources[guard.path] = number
 
     def undo(self) -> None:
         """Undo what the function has assigned: it is going to run again."""

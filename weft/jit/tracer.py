@@ -124,11 +124,7 @@ class Tracer:
             returned, structure = tree.flatten(result)
             nodes = [value.node if isinstance(value, Tensor) else None for value in returned]
             gradients = _find_changed_gradients(trace)
-            if trace.tape.hashed:
-                made = [*nodes, *[node for _, _, node in gradients], *[cell.node for cell in trace.cells.values()]]
-                stuck = numbers_in([node for node in made if node is not None])
-                if stuck:
-                    raise NeedsPlainNumbers(stuck)
+            _refuse_numbers(trace, [*nodes, *[node for _, _, node in gradients]])
         constants = [value if node is None else TENSOR for value, node in zip(returned, nodes, strict=True)]
         single = len(returned) == 1 and nodes[0] is not None and tree.is_leaf(structure)
         allowed = {id(value) for value in returned} | {id(grad) for _, grad, node in gradients if node is not None}
@@ -136,12 +132,11 @@ class Tracer:
         forms = [("number", form[1]) if k in numbers else form for k, form in enumerate(spec[1])]
         try:
             trace.check_escapes(allowed)
-            trace.tape.used.update(value._index for value in constants if type(value) is HostNumber)
+            trace.tape.used.update(value._index for value in _host_numbers(constants))
             captured, entries = watch.guards()
-            numbers_needed = [*constants, *[value for _, value in captured.effects]]
-            numbers_needed = [value for value in numbers_needed if type(value) is HostNumber]
-            inputs = Inputs(trace.tape, sources, entries, captured, numbers_needed)
-            results = [node for node in nodes if node is not None]
+            needed = _host_numbers([*constants, *[value for _, value in captured.effects]])
+            inputs = Inputs(trace.tape, sources, entries, captured, needed)
+            results = list(filter(None, nodes))
             variant = make(trace, (spec[0], tuple(forms)), bound, results, gradients, captured, inputs, keep)
         finally:
             trace.restore_grads()  # the call that follows, if one does, sets the gradients that it computed
@@ -162,6 +157,19 @@ def _write_buffers(trace: Trace) -> None:
     replaced = [(buffer, Tensor(stop_gradient(value.node))) for _, buffer, value in found]
     for buffer, value in replaced:
         buffer.copy_(value)
+
+
+def _host_numbers(values: list[Any]) -> list[HostNumber]:
+    return [value for value in values if type(value) is HostNumber]
+
+
+def _refuse_numbers(trace: Trace, results: list[Node | None]) -> None:
+    """Where a result or what the function wrote has numbers as attributes, those cannot differ from call to call."""
+    if trace.tape.hashed:
+        made = [*results, *[cell.node for cell in trace.cells.values()]]
+        stuck = numbers_in([node for node in made if node is not None])
+        if stuck:
+            raise NeedsPlainNumbers(stuck)
 
 
 def _find_changed_gradients(trace: Trace) -> list[tuple[Any, Any, Node | None]]:

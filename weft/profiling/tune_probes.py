@@ -145,10 +145,11 @@ def probes_of(device: Device, only: Iterable[str] = ()) -> list[DeviceProbe]:
             makers |= UNIT_PROBES
     else:
         makers |= CPU_PROBES
-    wanted = set(only) or set(makers)
+    names = set(only) or set(makers)
+    wanted = [make for name, make in makers.items() if name in names]
     with device, weft.no_grad():
         arrays = _Arrays(device)
-        found = [make(arrays) for name, make in makers.items() if name in wanted]
+        found = [make(arrays) for make in wanted]
     return [probe for probe in found if probe.tiles or "product" not in probe.name]  # the others have fixed tiles
 
 

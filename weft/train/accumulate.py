@@ -251,19 +251,19 @@ class Accumulator:
             self._unit = 2.0 ** round(math.log2(max(elements, 1.0)))
         return self._unit if STATE.trace is None else STATE.trace.guard(lambda: self._unit)
 
+    @weft.no_grad()
     def finish(self) -> Tensor:
         """Make the gradients those of the joint batch; returns its loss. Nothing is left of these micro-batches."""
         is_mean = self._unit is not None  # there were counts
-        with weft.no_grad():
-            result = self.total / self.count if is_mean else self.total.clone()
-            if is_mean:
-                factor = self._unit / self.count
-                grads = [param.grad for param in self.parameters if param.grad is not None]
-                for positions in buckets(grads):
-                    group = [grads[k] for k in positions]
-                    scale = factor if group[0].device is factor.device else factor.to(group[0].device)
-                    flat = join(group)
-                    assign(group, flat * scale.to(flat.dtype))
-            self.total.copy_(weft.zeros_like(self.total))
-            self.count.copy_(weft.zeros_like(self.count))
+        result = self.total / self.count if is_mean else self.total.clone()
+        if is_mean:
+            factor = self._unit / self.count
+            grads = [param.grad for param in self.parameters if param.grad is not None]
+            for positions in buckets(grads):
+                group = [grads[k] for k in positions]
+                scale = factor if group[0].device is factor.device else factor.to(group[0].device)
+                flat = join(group)
+                assign(group, flat * scale.to(flat.dtype))
+        self.total.copy_(weft.zeros_like(self.total))
+        self.count.copy_(weft.zeros_like(self.count))
         return result

@@ -346,12 +346,7 @@ class EMA(Callback):
         if before is None or list(map(id, before.tensors)) != list(map(id, params)):
             made = ExponentialMovingAverage(params, self.decay)
             if before is not None:
-                known = dict(zip(map(id, before.tensors), before.averages, strict=True))
-                with weft.no_grad():
-                    for param, average in zip(params, made.averages, strict=True):
-                        if id(param) in known:
-                            average.copy_(known[id(param)])
-                    made.count.copy_(before.count)
+                _take_over(before, made)
             self.average = made
         assert self.average is not None
         if self._saved is not None:
@@ -387,3 +382,13 @@ class EMA(Callback):
         self._saved = state or None
         if self._saved is not None and self.average is not None:
             self._follow(self.average.tensors)
+
+
+@weft.no_grad()
+def _take_over(before: ExponentialMovingAverage, made: ExponentialMovingAverage) -> None:
+    """Give `made` the averages that there are already."""
+    known = dict(zip(map(id, before.tensors), before.averages, strict=True))
+    for param, average in zip(made.tensors, made.averages, strict=True):
+        if id(param) in known:
+            average.copy_(known[id(param)])
+    made.count.copy_(before.count)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from weft.train.trainer import Trainer
 
 
+@no_grad()
 def keep_unless(good: Tensor, exempt: Iterable[Tensor]) -> None:
     """Inside a compiled function: whatever it has assigned so far keeps its old value unless `good`, a bool on the
     device. `exempt` are tensors for which that is arranged already."""
@@ -29,16 +30,19 @@ def keep_unless(good: Tensor, exempt: Iterable[Tensor]) -> None:
     if trace is None:
         return
     known = {id(tensor) for tensor in exempt}
-    with no_grad():
-        for registry, name, first in list(trace.buffers.values()):
-            dict.__setitem__(registry, name, weft.where(good, registry[name], first))
-        for cell in list(trace.cells.values()):
-            if cell.written and id(cell.tensor) not in known:
-                cell.node = weft.where(good, Tensor(cell.node), Tensor(cell.placeholder)).node
+    for registry, name, first in list(trace.buffers.values()):
+        dict.__setitem__(registry, name, weft.where(good, registry[name], first))
+    for cell in list(trace.cells.values()):
+        if cell.written and id(cell.tensor) not in known:
+            cell.node = weft.where(good, Tensor(cell.node), Tensor(cell.placeholder)).node
+
+
+def _tensors_in(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree.flatten(value)[0] if isinstance(leaf, Tensor)]
 
 
 def _is_finite(value: Any) -> bool:
-    floats = [leaf for leaf in tree.flatten(value)[0] if isinstance(leaf, Tensor) and leaf.dtype.kind == "f"]
+    floats = [leaf for leaf in _tensors_in(value) if leaf.dtype.kind == "f"]
     return all(bool(leaf.detach().isfinite().all()) for leaf in floats)
 
 
@@ -94,7 +98,7 @@ def index_error(
     for take in takes:
         try:
             with preserving_state(trainer), enable_grad() if trainer.step is not None else no_grad():
-                weft.eval(*[one for one in tree.flatten(compute(take()))[0] if isinstance(one, Tensor)])
+                weft.eval(*_tensors_in(compute(take())))
                 weft.synchronize(trainer.device)  # a GPU knows it when the run is over
         except IndexRangeError as error:
             return error

@@ -75,9 +75,8 @@ def _inputs(trainer: Trainer, data: Any) -> Any:
         if isinstance(source, Resident):
             for number in range(source.length):
                 yield _without_target(source.data.next(source.count(number)))
-            return
-        while (batch := source.next()) is not None:  # type: ignore[attr-defined]
-            yield _without_target(batch)
+        else:
+            yield from map(_without_target, iter(source.next, None))  # type: ignore[attr-defined]
 
 
 def _without_target(batch: Any) -> tuple[Any, ...]:

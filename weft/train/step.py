@@ -125,7 +125,7 @@ def predict_and_compare(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tenso
             fix = "let the data be batches, such as [(x, y)] for a single one; for batches of another form, as dicts, "
             raise problem(ShapeError, "Trainer", given, expected, fix + "pass step=, a function of (trainer, *batch)")
         *inputs, target = batch
-        trainer.input_forms = [(tuple(one.shape), one.dtype) for one in inputs if isinstance(one, Tensor)]
+        trainer.input_forms = _forms_of(inputs)
         prediction = trainer.model(*inputs)
         assert trainer.loss is not None
         loss = trainer.loss(prediction, target)
@@ -136,6 +136,10 @@ def predict_and_compare(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tenso
         fix = "use a loss with reduction='mean'" if isinstance(loss, Tensor) else "return a tensor of one element"
         raise problem(ShapeError, "Trainer", f"a loss {form}", "a scalar tensor", fix)
     return loss, prediction, target, {}
+
+
+def _forms_of(values: Sequence[Any]) -> list[tuple[tuple[int, ...], Any]]:
+    return [(tuple(one.shape), one.dtype) for one in values if isinstance(one, Tensor)]
 
 
 def _split_result(result: Any) -> tuple[Tensor, Any, Any, dict[str, Tensor]]:
@@ -254,7 +258,7 @@ def _in_parts(trainer: Trainer, batch: tuple[Any, ...], scaler: Any) -> tuple[Te
     assert accumulator is not None
     accumulator.parameters = trainer.parameters()  # there may be more since add_param_group
     for *inputs, target in accumulator.parts(batch, trainer.accumulate):
-        trainer.input_forms = [(tuple(one.shape), one.dtype) for one in inputs if isinstance(one, Tensor)]
+        trainer.input_forms = _forms_of(inputs)
         with trainer.casting():
             prediction = trainer.model(*inputs)
             accumulator.add(prediction, target, scaler=scaler)
@@ -339,17 +343,17 @@ def _trains(given: str) -> WeftError:
     return problem(GraphError, "Trainer.evaluate", given, "a step that only computes the loss", fix)
 
 
+@weft.no_grad()
 def evaluate_on(trainer: Trainer, meters: Meters, batch: tuple[Any, ...]) -> None:
     """Loss and metrics of a batch, without gradients."""
-    with weft.no_grad():
-        before = {id(one) for one in find_written_tensors()}
-        loss, prediction, target, values = _compute_without_backward(trainer, batch)
-        params = {id(one): name for name, one in trainer.model.named_parameters()}
-        changed = [params[id(one)] for one in find_written_tensors() if id(one) in params and id(one) not in before]
-        if changed:
-            raise _trains(f"a step that changes parameters ({changed[0]}) in an evaluation")
-        loss = _with_penalty(trainer, loss)
-        rows = rows_of(batch)
-        meters.note(loss, None, rows)
-        meters.note_values(values, rows)
-        meters.note_predictions(prediction, target)
+    before = {id(one) for one in find_written_tensors()}
+    loss, prediction, target, values = _compute_without_backward(trainer, batch)
+    params = {id(one): name for name, one in trainer.model.named_parameters()}
+    changed = [params[id(one)] for one in find_written_tensors() if id(one) in params and id(one) not in before]
+    if changed:
+        raise _trains(f"a step that changes parameters ({changed[0]}) in an evaluation")
+    loss = _with_penalty(trainer, loss)
+    rows = rows_of(batch)
+    meters.note(loss, None, rows)
+    meters.note_values(values, rows)
+    meters.note_predictions(prediction, target)

@@ -177,21 +177,27 @@ class Trainer(TrainerEvaluation):
             if not self._have_callbacks_begun and arguments.in_step(self.callbacks):
                 self._forget_steps()  # single steps before had no part of them
             self._have_callbacks_begun, self.is_loaded = True, False
-            while self.epoch < epochs and self.stopped is None and not self._is_done(max_steps):
-                self._start_epoch(source)
-                if not self.position:  # not where an epoch goes on
-                    self._call("on_epoch_begin", self.epoch, {})
-                if not self._run_epoch(source, max_steps, requests):  # stopped in the middle of it
-                    self._finish_early(validation, requests)
-                    break
-                is_last = self.epoch + 1 >= epochs or self.stopped is not None or self._is_done(max_steps)
-                is_due = validation is not None and ((self.epoch + 1) % validate_every == 0 or is_last)
-                self._end_epoch(validation if is_due else None, requests)
-                if requests.signal is not None:
-                    self._finish_early(None, requests)
+            self._run_epochs(source, validation, epochs, max_steps, validate_every, requests)
             self._call("on_train_end")
             if requests.signal is not None:  # it came while callbacks finished: all is saved
                 raise self._make_interruption(requests.signal, saving.find_newest(self))
+
+    def _run_epochs(
+        self, source: Batches, validation: Any, epochs: int, max_steps: int | None, validate_every: int,
+        requests: Requests,
+    ) -> None:  # fmt: skip
+        while self.epoch < epochs and self.stopped is None and not self._is_done(max_steps):
+            self._start_epoch(source)
+            if not self.position:  # not where an epoch goes on
+                self._call("on_epoch_begin", self.epoch, {})
+            if not self._run_epoch(source, max_steps, requests):  # stopped in the middle of it
+                self._finish_early(validation, requests)
+                break
+            is_last = self.epoch + 1 >= epochs or self.stopped is not None or self._is_done(max_steps)
+            is_due = validation is not None and ((self.epoch + 1) % validate_every == 0 or is_last)
+            self._end_epoch(validation if is_due else None, requests)
+            if requests.signal is not None:
+                self._finish_early(None, requests)
 
     @contextlib.contextmanager
     def _notifying_callbacks(self) -> Iterator[None]:

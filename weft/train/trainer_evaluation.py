@@ -70,12 +70,17 @@ class TrainerEvaluation(TrainerSteps):
         steps, meters = known
         meters.reset()
         with self._evaluating(), source.keeping_generator():
-            for batch, step in _iterate_steps(source, steps):
-                self._check_budget("Trainer.evaluate", step, batch)
-                step(*batch)
-                if requests is not None and requests.signal is not None:
-                    return None
-        return dict(meters.read())
+            is_whole = self._run_evaluation(source, steps, requests)
+        return dict(meters.read()) if is_whole else None
+
+    def _run_evaluation(self, source: Batches, steps: Steps, requests: Requests | None) -> bool:
+        """Whether it came to the end: a signal ends it."""
+        for batch, step in _iterate_steps(source, steps):
+            self._check_budget("Trainer.evaluate", step, batch)
+            step(*batch)
+            if requests is not None and requests.signal is not None:
+                return False
+        return True
 
     @contextlib.contextmanager
     def _evaluating(self) -> Iterator[None]:
@@ -83,13 +88,12 @@ class TrainerEvaluation(TrainerSteps):
         stream where it was: training does not depend on what is evaluated in between."""
         drawn = weft.default_generator.get_state()
         modes = [(module, module.training) for module in self.model.modules()]
-        contexts = [callback.evaluating(self) for callback in self.callbacks]
+        contexts = [one for callback in self.callbacks if (one := callback.evaluating(self)) is not None]
         self.model.eval()
         try:
             with contextlib.ExitStack() as stack:
                 for context in contexts:
-                    if context is not None:
-                        stack.enter_context(context)
+                    stack.enter_context(context)
                 yield
         finally:
             weft.default_generator.set_state(drawn)

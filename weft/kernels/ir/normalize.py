@@ -13,6 +13,7 @@ common-subexpression elimination and loop-invariant code motion once, for all re
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -348,6 +349,10 @@ def _are_literals(args: tuple[Expr, ...]) -> bool:
     return True
 
 
+def _as_number(literal: Any) -> np.generic:
+    return literal.dtype.numpy.type(literal.value)
+
+
 def fold_constants(op: Op) -> Literal | Var | Op:
     """`op` with constants computed, and with the identities that hold for every value, NaN and -0.0 included."""
     name, args = op.name, op.args
@@ -355,8 +360,7 @@ def fold_constants(op: Op) -> Literal | Var | Op:
         return op
     if name in _FOLDED and _are_literals(args):
         with np.errstate(all="ignore"):
-            numbers = [arg.dtype.numpy.type(arg.value) for arg in args if isinstance(arg, Literal)]
-            return Literal(_FOLDED[name](*numbers).item(), op.dtype)
+            return Literal(_FOLDED[name](*map(_as_number, args)).item(), op.dtype)
     if name == "cast" and args[0].dtype is op.dtype:
         return _leaf(args[0])
     if name == "select" and isinstance(args[0], Literal):

@@ -56,26 +56,26 @@ class ModuleConversion(ModuleTraversal):
         fn(module)
         return self
 
+    @no_grad()
     def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Give every parameter, its gradient and every buffer the value `fn(tensor)`. Parameters keep their identity,
         so that optimizers go on with them; a buffer that changes is another tensor: the old one may be somebody's."""
         modules = list(self.modules()) if recurse else [self]
         params = {id(one): one for module in modules for one in module._parameters.values() if one is not None}
         buffers: dict[int, tuple[Tensor, Tensor]] = {}  # old and new; shared ones stay shared
-        with no_grad():
-            for param in params.values():
-                for tensor in (param, param._grad):
-                    if tensor is not None:
-                        old = tensor.detach()
-                        new = fn(old)
-                        if new is not old:
-                            tensor._assign(new.node)
-            for module in modules:
-                for name, old in module._buffers.items():
-                    if old is not None:
-                        new = buffers.setdefault(id(old), (old, fn(old)))[1]
-                        if new is not old:
-                            dict.__setitem__(module._buffers, name, new)
+        for param in params.values():
+            for tensor in (param, param._grad):
+                if tensor is not None:
+                    old = tensor.detach()
+                    new = fn(old)
+                    if new is not old:
+                        tensor._assign(new.node)
+        for module in modules:
+            for name, old in module._buffers.items():
+                if old is not None:
+                    new = buffers.setdefault(id(old), (old, fn(old)))[1]
+                    if new is not old:
+                        dict.__setitem__(module._buffers, name, new)
         MODULES.bump()
         return self
 

@@ -123,14 +123,14 @@ class SubpixelConv2d(Module):
         if self.bias is not None:
             init.uniform_(self.bias, -bound, bound)
 
+    @no_grad()
     def icnr_init(self) -> SubpixelConv2d:
         """Give the r² filters of each output channel the same values, so that the layer starts as an upsampling by
         nearest neighbours, without a checkerboard (Aitken et al. 2017)."""
-        with no_grad():
-            for param in (self.weight, self.bias):
-                if param is not None:
-                    square = self.upscale_factor**2
-                    param.copy_(param[::square].repeat_interleave(square, 0))
+        for param in (self.weight, self.bias):
+            if param is not None:
+                square = self.upscale_factor**2
+                param.copy_(param[::square].repeat_interleave(square, 0))
         return self
 
     def forward(self, input: Tensor) -> Tensor:

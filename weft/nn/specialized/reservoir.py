@@ -70,18 +70,18 @@ class Reservoir(Module):
         self.bias = Buffer(zeros(reservoir_size, device=device, dtype=dtype))
         self.reset_parameters()
 
+    @no_grad()
     def reset_parameters(self) -> None:
         """Draw all weights again. Eigenvalues are computed by NumPy, so this cannot be inside `weft.compile`."""
-        with no_grad():
-            self.weight_in.uniform_(-1.0, 1.0).mul_(self.input_scaling)
-            self.bias.uniform_(-1.0, 1.0).mul_(self.bias_scale)
-            for _ in range(MAX_DRAWS):
-                shape, where = self.weight_hh.shape, self.weight_hh.device
-                drawn = (2.0 * rand(shape, device=where) - 1.0) * (rand(shape, device=where) < self.density)
-                radius = float(np.abs(np.linalg.eigvals(drawn.double().numpy())).max())
-                if radius > 0:
-                    self.weight_hh.copy_(drawn * (self.spectral_radius / radius))
-                    return
+        self.weight_in.uniform_(-1.0, 1.0).mul_(self.input_scaling)
+        self.bias.uniform_(-1.0, 1.0).mul_(self.bias_scale)
+        for _ in range(MAX_DRAWS):
+            shape, where = self.weight_hh.shape, self.weight_hh.device
+            drawn = (2.0 * rand(shape, device=where) - 1.0) * (rand(shape, device=where) < self.density)
+            radius = float(np.abs(np.linalg.eigvals(drawn.double().numpy())).max())
+            if radius > 0:
+                self.weight_hh.copy_(drawn * (self.spectral_radius / radius))
+                return
         given = f"density={self.density} and reservoir_size={self.reservoir_size}"
         raise problem(RangeError, "Reservoir", given, "a matrix with an eigenvalue other than 0", "raise the density")
 

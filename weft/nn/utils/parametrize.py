@@ -92,12 +92,7 @@ class ParametrizationList(ModuleList):
         super().__init__(modules)
         self.unsafe = unsafe
         form = (original.shape, original.dtype)
-        with no_grad():
-            new: Any = original
-            for module in reversed(list(self)):
-                if hasattr(module, "right_inverse"):
-                    with contextlib.suppress(NotImplementedError):
-                        new = module.right_inverse(new)
+        new = self._invert(original)
         self.is_tensor = isinstance(new, Tensor)
         self.ntensors = 1 if self.is_tensor else len(_as_sequence(new))
         if self.is_tensor:
@@ -110,6 +105,16 @@ class ParametrizationList(ModuleList):
                 _register(self, f"original{number}", value)
         if not unsafe:
             _check_form("register_parametrization", self(), *form)
+
+    @no_grad()
+    def _invert(self, original: Tensor) -> Any:
+        """What the parametrizations that can be inverted are to be computed from, so that the result is `original`."""
+        new: Any = original
+        for module in reversed(list(self)):
+            if hasattr(module, "right_inverse"):
+                with contextlib.suppress(NotImplementedError):
+                    new = module.right_inverse(new)
+        return new
 
     def _originals(self) -> list[Tensor]:
         if self.is_tensor:
