@@ -33,6 +33,7 @@ class FakeGraphs:
     """`calls` are the forms that ran."""
 
     version = "fake 1"
+    failures = ()
 
     def __init__(self, refused: Callable[[Form], bool] = lambda form: False):
         self.refused = refused

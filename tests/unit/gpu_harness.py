@@ -142,6 +142,7 @@ class Products:
 
     name = "products"
     version = "1"
+    failures = ()
     WORKSPACE = 1024
 
     def offer(self, node, srcs) -> None:

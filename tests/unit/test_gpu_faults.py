@@ -75,13 +75,17 @@ def test_a_device_that_is_lost_is_reported_with_what_ran(gpu, separate_kernels, 
 
 
 def test_a_library_that_fails_is_named(gpu):
-    def fails(addresses):
-        raise RuntimeError("status 13")
+    errors: list[Exception] = [RuntimeError("status 13"), TimeoutError("of a signal handler")]
 
-    gpu.device.libraries["somelib"] = SimpleNamespace(prepare=lambda config: fails)
+    def fails(addresses):
+        raise errors.pop(0)
+
+    gpu.device.libraries["somelib"] = SimpleNamespace(prepare=lambda config: fails, failures=(RuntimeError,))
     call = LibraryCall("gemm_4x4", "somelib", (), (Place(0, 0),), 0, 0)
     plan = Plan((call,), (Slot("output", 4, "x"), Slot("arena", 0, ""), Slot("status", 0, "")), (), "")
     with pytest.raises(weft.DeviceError, match=r"gemm_4x4: given somelib: given RuntimeError: status 13"):
+        gpu.executable(plan).run(gpu.slot_table(3))
+    with pytest.raises(TimeoutError, match="of a signal handler"):
         gpu.executable(plan).run(gpu.slot_table(3))
 
 

@@ -159,6 +159,8 @@ class Library(Protocol):
 
     name: str
     version: str
+    failures: tuple[type[Exception], ...]
+    """What its calls raise where they fail; anything else comes from a signal handler that ran inside a call."""
 
     def offer(self, node: Node, srcs: tuple[Node, ...]) -> Node | Sequence[Node] | None:
         """What replaces `node` over the rebuilt sources `srcs`, or each of its results, made of `library` nodes of this

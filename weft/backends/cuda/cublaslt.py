@@ -88,6 +88,7 @@ class CublasLt:
         found = find()
         assert found is not None, reason()
         self.lt = found.bindings
+        self.failures = (self.lt.cuBLASLtError,)
         self.stream, self.activate = stream, activate
         self.handle = self.lt.create()
         self.version = str(self.lt.get_version())

@@ -76,6 +76,7 @@ class Cudnn:
     def __init__(self, graphs: Any):
         self.graphs = graphs
         self.version: str = graphs.version
+        self.failures: tuple[type[Exception], ...] = graphs.failures
 
     # --- what it computes --------------------------------------------------------------------------------------------
 

@@ -104,7 +104,7 @@ class Graphs:
         self._types = {
             float32: cudnn.data_type.FLOAT, float16: cudnn.data_type.HALF, bfloat16: cudnn.data_type.BFLOAT16,
         }  # fmt: skip
-        self._declined = (cudnn.cudnnGraphNotSupportedError, RuntimeError, ValueError, NotImplementedError)
+        self.failures = (cudnn.cudnnGraphNotSupportedError, RuntimeError, ValueError, NotImplementedError)
         self._built: WeakValueDictionary[tuple[Form, str], Any] = WeakValueDictionary()  # plans that somebody runs
         self._recent: deque[Any] = deque(maxlen=MAX_RECENT_PLANS)  # and those that are about to run
         self._chosen: dict[Form, tuple[str, int] | None] = {}
@@ -143,7 +143,7 @@ class Graphs:
             graph.validate()
             graph.build_operation_graph()
             graph.create_execution_plans([mode])
-        except self._declined:
+        except self.failures:
             return None
         graph.deselect_numeric_notes(self._excluded_notes(form))
         return graph
@@ -155,7 +155,7 @@ class Graphs:
                 continue  # an engine that cuDNN's Python package compiles itself
             try:
                 graph.build_plan_at_index(number)
-            except self._declined:
+            except self.failures:
                 continue
             choice = _name(graph, number)
             self._keep(form, choice, graph)
@@ -192,7 +192,7 @@ class Graphs:
             graph.build_operation_graph()
             graph.create_execution_plan(int(engine), {self.cudnn.knob_type(knob): value for knob, value in pairs})
             graph.build_plan_at_index(graph.get_execution_plan_count() - 1)
-        except self._declined:
+        except self.failures:
             graph = self._find_again(form, choice)
         self._keep(form, choice, graph)
         return graph

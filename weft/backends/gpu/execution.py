@@ -340,7 +340,8 @@ class GpuExecutable:
         raise problem(GraphError, f"compile for {self.backend.device}", given, "a plan made for this device")
 
     def _call(self, step: LibraryCall) -> Action:
-        call = self.backend.device.libraries[step.library].prepare(step.config)
+        library = self.backend.device.libraries[step.library]
+        call = library.prepare(step.config)
         places = [(place.slot, place.offset) for place in step.places]
 
         def action(table: Table) -> None:
@@ -348,7 +349,7 @@ class GpuExecutable:
                 call([table[slot] + offset for slot, offset in places])
             except WeftError:
                 raise
-            except Exception as error:  # of the library's own kind
+            except library.failures as error:
                 raise problem(DeviceError, step.library, f"{type(error).__name__}: {error}") from error
 
         return action
