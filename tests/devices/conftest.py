@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import weft
-from tests.layers import shown
+from tests.layers import executed_layers
 from weft.backends.registry import EMULATED
 from weft.errors import DeviceError
 from weft.plan.device import Device
@@ -32,10 +32,10 @@ class _Reports:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call":
-            self.reports += [value for name, value in report.user_properties if name == shown.PROPERTY]
+            self.reports += [value for name, value in report.user_properties if name == executed_layers.PROPERTY]
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        for line in shown.write(self.reports):
+        for line in executed_layers.write(self.reports):
             terminalreporter.write_line(line)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import weft
 from tests.devices.twin import compile_programs
-from tests.layers import shown
+from tests.layers import executed_layers
 from tests.layers.checks import repeat_step
 from tests.layers.instances import make_layer
 from tests.layers.parity import compile_call, learns, make_step, results_and_gradients
@@ -51,7 +51,7 @@ def assert_all_listed(backend: str, config: pytest.Config) -> None:
     """The columns of the catalogue say what the tests show of a backend: all layers."""
     if config.getoption("write_layers", False):
         pytest.skip("the list is being written")
-    listed, wanted = shown.layers(backend), sorted(record.name for record in FIRST)
+    listed, wanted = executed_layers.layers(backend), sorted(record.name for record in FIRST)
     assert listed == wanted, f"tests/layers/devices.json lacks {set(wanted) - set(listed)} for {backend}. Fix: {WRITE}"
 
 

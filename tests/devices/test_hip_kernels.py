@@ -17,7 +17,7 @@ import pytest
 import weft
 from tests.devices.layer_runs import FIRST, RECORDS, assert_all_listed, call, train
 from tests.devices.named_tests import NAMED, run
-from tests.layers import shown
+from tests.layers import executed_layers
 from tests.records import GROUPS
 from tests.records.cases import cases
 from tests.records.lowering import lower
@@ -87,7 +87,7 @@ def test_kernels_of_all_layers(record_property: Callable[[str, Any], None]):
     kernels = gpu.kernels()
     assert len(kernels) > 1500
     assert_compiled(kernels, "gfx90a")
-    record_property(shown.PROPERTY, {
+    record_property(executed_layers.PROPERTY, {
         "backend": "hip", "device": "gfx90a, by hiprtc", "executed": False,
         "layers": sorted(record.name for record in FIRST), "failed": [],
     })  # fmt: skip
@@ -108,7 +108,7 @@ def test_kernels_of_named_tests(architecture: str):
 @needs_hiprtc
 def test_all_layers_are_listed(request: pytest.FixtureRequest):
     assert_all_listed("hip", request.config)
-    assert not shown.entry("hip")["executed"]
+    assert not executed_layers.entry("hip")["executed"]
 
 
 @by_architecture

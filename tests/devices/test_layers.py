@@ -26,7 +26,7 @@ from tests.devices.layer_runs import (
     in_parts,
     train,
 )
-from tests.layers import shown
+from tests.layers import executed_layers
 from tests.layers.record import LayerRecord
 from weft.plan.device import Device
 
@@ -40,7 +40,7 @@ def compare_with_cpu(emulated: Device, record_property: Callable[[str, Any], Non
     def compare_records(compute: Compute, part: list[LayerRecord]) -> None:
         failures = differences_from_cpu(compute, part, emulated)
         failed = {record.name for record in part if record.id in failures}
-        record_property(shown.PROPERTY, {
+        record_property(executed_layers.PROPERTY, {
             "backend": emulated.kind, "device": emulated.description, "executed": True,
             "layers": sorted({record.name for record in part} - failed), "failed": sorted(failed),
         })  # fmt: skip

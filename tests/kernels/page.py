@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.devices.named_tests import NAMED
 from tests.kernels import coverage
 from tests.kernels.names import CATALOGUE, COUNTS, Kernel
-from tests.layers import shown
+from tests.layers import executed_layers
 
 PAGE = Path(__file__).parents[2] / "docs" / "kernels.md"
 GPU_RECORDS = "tests/gpu/test_records.py"
@@ -55,7 +55,7 @@ def choose_mark(kernel: Kernel, backend: str) -> str:
     if kernel.records:
         is_shown = True
     elif kernel.layers:
-        is_shown = set(kernel.layers) <= set(shown.layers(backend))
+        is_shown = set(kernel.layers) <= set(executed_layers.layers(backend))
     else:
         is_shown = set(kernel.tests) <= set(NAMED)
     return ("c" if backend == "hip" else "✓") if is_shown else NOT_SHOWN

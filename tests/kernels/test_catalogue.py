@@ -50,7 +50,7 @@ def test_every_kernel_was_shown_on_every_backend(backend):
 
 def test_layers_that_were_not_shown_have_no_mark(monkeypatch):
     kernel = next(kernel for kernel in KERNELS if kernel.layers and not kernel.records)
-    monkeypatch.setattr(page.shown, "layers", lambda backend: [])
+    monkeypatch.setattr(page.executed_layers, "layers", lambda backend: [])
     assert page.choose_mark(kernel, "opencl") == page.choose_mark(kernel, "hip") == page.NOT_SHOWN
 
 

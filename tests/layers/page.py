@@ -12,7 +12,7 @@ from typing import Any
 
 import weft
 import weft.nn as nn
-from tests.layers import shown
+from tests.layers import executed_layers
 from tests.layers.instances import make_layer
 from tests.layers.record import LayerRecord
 from tests.layers.records import records
@@ -73,9 +73,9 @@ def describe(layer: Layer, record: LayerRecord) -> dict[str, Any]:
 
 def _cells(instance: Any, backend: str, record: LayerRecord, learned: bool) -> list[str]:
     """Forward, backward, update, resident: 'yes', '-', how far it was shown, or the reason against it."""
-    if backend != "cpu" and record.name not in shown.layers(backend):
+    if backend != "cpu" and record.name not in executed_layers.layers(backend):
         return [NOT_SHOWN] * 4
-    executed = backend == "cpu" or shown.entry(backend)["executed"]
+    executed = backend == "cpu" or executed_layers.entry(backend)["executed"]
     done, resident = ("yes", "yes") if executed else (COMPILED, NOT_SHOWN)
     device = weft.get_device("cpu") if backend == "cpu" else _Kind(backend)
     reasons = [instance.prevents(device, training) for training in (False, True)]
@@ -128,7 +128,7 @@ def _devices() -> str:
     """Where and when layers were shown, a line for each backend."""
     lines = []
     for backend in BACKENDS[1:]:
-        if found := shown.entry(backend):
+        if found := executed_layers.entry(backend):
             lines.append(f"\n- {backend}: {len(found['layers'])} layers on {found['device']}, {found['date']}")
     return "".join(lines)
 

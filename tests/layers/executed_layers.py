@@ -18,7 +18,7 @@ def entry(backend: str) -> dict[str, Any]:
 
 
 def layers(backend: str) -> list[str]:
-    """The layers that were shown on a backend."""
+    """The layers that were executed on a backend."""
     return entry(backend).get("layers", [])
 
 
