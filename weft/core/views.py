@@ -91,12 +91,12 @@ class Aliases:
 
     def _restore(self, members: list[Any]) -> Any:
         """A base for views whose own is gone: its value if that is still known, else what the views show of it."""
+        requires_grad = any(tensor._requires_grad and not tensor.is_leaf for tensor in members)
         trace, STATE.trace = STATE.trace, None
         try:
             node = self._node() if isinstance(self._node, weakref.ref) else self._node
             if node is None:
                 node = self._shown_by(members)
-            requires_grad = any(tensor._requires_grad and not tensor.is_leaf for tensor in members)
             base = type(members[0])(node, requires_grad, is_leaf=not requires_grad)
         finally:
             STATE.trace = trace

@@ -51,10 +51,10 @@ class _Average(abc.ABC):
         self.tensors: list[Tensor] = [each[1] if isinstance(each, tuple) else each for each in given]
         if not self.tensors:
             raise problem(GraphError, type(self).__name__, "no tensors", "at least one", "pass model.parameters()")
+        is_wide = any(tensor.dtype is weft.float64 for tensor in self.tensors)
+        dtype = weft.float64 if is_wide else weft.float32
         with weft.no_grad():
             self.averages = [widen(tensor.detach()).clone() for tensor in self.tensors]
-            is_wide = any(tensor.dtype is weft.float64 for tensor in self.tensors)
-            dtype = weft.float64 if is_wide else weft.float32
             self.count = weft.zeros((), dtype=dtype, device=self.tensors[0].device)
             weft.eval(self.count, *self.averages)
             for positions in buckets(self.averages):

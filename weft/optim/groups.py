@@ -123,6 +123,10 @@ class Group(dict):
             self[key] = default
         return self[key]
 
+    def is_moved(self) -> bool:
+        """Whether parameters have gone to another dtype or device, where their state is not."""
+        return any(bucket.is_moved() for bucket in self.buckets)
+
     def check_params(self) -> None:
         """Refuse a list of parameters that was changed: their state lies elsewhere."""
         given = self["params"]

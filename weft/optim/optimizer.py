@@ -269,7 +269,7 @@ class Optimizer:
         with weft.no_grad(), weft.autocast(enabled=False):
             for group in self.param_groups:
                 group.check_params()
-                if any(bucket.is_moved() for bucket in group.buckets) or self._separate_tables(group):
+                if group.is_moved() or self._separate_tables(group):
                     self._follow(group)
                 for bucket in group.buckets:
                     self._step_bucket(group, bucket, fresh, later)
@@ -284,7 +284,7 @@ class Optimizer:
     def follow_parameters(self) -> None:
         """Bring the state to where the parameters are now; the next `step()` would do it, too."""
         for group in self.param_groups:
-            if any(bucket.is_moved() for bucket in group.buckets):
+            if group.is_moved():
                 self._follow(group)
 
     def _follow(self, group: Group) -> None:
