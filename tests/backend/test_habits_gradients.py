@@ -79,7 +79,17 @@ def unused(m):
     return (
         m.autograd.grad(x.sum(), [x, y], allow_unused=True),
         m.autograd.grad(x.sum() * 2, [y, x], materialize_grads=True),
+        m.autograd.grad(x.sum() * 3, [y, x], None, False, False, True, True, False, False),  # in torch's order
     )
+
+
+def gradient_penalty(m):
+    x, w = m.tensor(X, requires_grad=True), m.tensor(W, requires_grad=True)
+    score = m.nn.functional.conv2d(x, w).tanh()
+    (g,) = m.autograd.grad(
+        outputs=score, inputs=x, grad_outputs=m.ones_like(score), create_graph=True, retain_graph=True, only_inputs=True
+    )
+    return m.autograd.grad(((g.flatten(1).norm(2, dim=1) - 1) ** 2).mean(), w)
 
 
 def a_convolution(m):
@@ -101,7 +111,7 @@ def kept_and_not_kept(m):
 
 PROGRAMS = [
     several_outputs, one_tensor, results_as_inputs, clones_are_apart, second_derivatives, unused, a_convolution,
-    kept_and_not_kept,
+    gradient_penalty, kept_and_not_kept,
 ]  # fmt: skip
 
 
@@ -140,6 +150,7 @@ def test_errors_of_grad():
         (lambda: weft.grad((x * 2).sum(), [x], [None, None]), "2 grad_outputs for 1 outputs"),
         (lambda: weft.grad(x * 2, x, weft.ones(3)), r"a gradient of shape \(3,\)"),
         (lambda: weft.grad(x.sum(), x, allow_unused=False, materialize_grads=True), "allow_unused=False"),
+        (lambda: weft.grad(x * 2, x, weft.eye(2), is_grads_batched=True), "is_grads_batched=True.*each of them"),
         (lambda: weft.grad(3, x), "an? int among the outputs"),
     ]:
         with pytest.raises(weft.WeftError, match=message):

@@ -393,3 +393,45 @@ def test_a_module_that_is_only_read_is_seen():
     assert value(step) == 3.0
     settings.temperature = 5.0
     assert value(step) == 5.0
+
+
+def test_modules_that_the_function_makes_are_no_state():
+    def losses(library, x, y):
+        m = library.nn
+        net = m.Sequential(m.ReLU(), m.Sequential(m.Hardtanh(-0.5, 0.5), m.Flatten()))
+        weighted = m.CrossEntropyLoss(weight=library.tensor([1.0, 2.0, 4.0]), label_smoothing=0.1)
+        return m.SmoothL1Loss(beta=0.5)(net(x), x) + weighted(x, y)
+
+    step = weft.compile(lambda x, y: losses(weft, x, y))
+    for x, y in [([[1.0, -2.0, 0.25], [0.5, 0.0, -1.0]], [2, 0]), ([[0.5, 4.0, 1.0], [-2.0, 3.0, 1.5]], [1, 1])] * 2:
+        expected = losses(torch, torch.tensor(x), torch.tensor(y))
+        np.testing.assert_allclose(step(weft.tensor(x), weft.tensor(y)).item(), expected.item(), rtol=1e-6)
+    assert step.retraces == []
+
+
+def test_a_module_made_in_the_function_and_kept_by_it_is_state():
+    class Counted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return x * self.calls
+
+    kept = {}
+
+    @weft.compile
+    def step(x):
+        if "layer" not in kept:
+            kept["layer"] = Counted()
+        return kept["layer"](x)
+
+    @weft.compile
+    def once(x):
+        return weft.loop(lambda s, _: (Counted()(s) + 1, s), x, x)[0]
+
+    assert [value(step) for _ in range(5)] == [1.0, 2.0, 3.0, 4.0, 5.0] and kept["layer"].calls == 5
+    kept.clear()
+    assert [value(step) for _ in range(2)] == [1.0, 2.0] and kept["layer"].calls == 2
+    assert [value(lambda x: once(weft.ones(3, 1))) for _ in range(3)] == [4.0, 4.0, 4.0] and once.retraces == []

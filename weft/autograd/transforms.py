@@ -80,8 +80,9 @@ def grad(
     grad_outputs: Tensor | Sequence[Tensor | None] | None = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
+    only_inputs: bool = True,
     allow_unused: bool | None = None,
-    *,
+    is_grads_batched: bool = False,
     materialize_grads: bool = False,
 ) -> tuple[Any, ...]: ...
 
@@ -90,10 +91,11 @@ def grad(*args: Any, **kwargs: Any) -> Any:
     """Of tensors, as `torch.autograd.grad`: the gradients of `outputs` in `inputs`, as a tuple; no `.grad` changes.
     Of a function: a function that returns its gradients (with `has_aux`: gradients and extra); see `value_and_grad`.
 
-    grad(outputs, inputs, grad_outputs=None, retain_graph=None, create_graph=False, allow_unused=None, *,
-    materialize_grads=False) adds up the gradients of all outputs; `grad_outputs` may be left out for outputs of one
-    element. `inputs` may be leaves or results. An input that no output depends on raises, is None with `allow_unused`,
-    and zeros with `materialize_grads`. `retain_graph` and `create_graph` are those of `Tensor.backward`.
+    grad(outputs, inputs, grad_outputs=None, retain_graph=None, create_graph=False, only_inputs=True, allow_unused=None,
+    is_grads_batched=False, materialize_grads=False) adds up the gradients of all outputs; `grad_outputs` may be left
+    out for outputs of one element. `inputs` may be leaves or results. An input that no output depends on raises, is
+    None with `allow_unused`, and zeros with `materialize_grads`. `retain_graph` and `create_graph` are those of
+    `Tensor.backward`. As in PyTorch `only_inputs` changes nothing; `is_grads_batched=True` raises.
 
     >>> x = weft.tensor(2.0, requires_grad=True)
     >>> weft.grad(x**3, x)
@@ -126,11 +128,15 @@ def _grad_of_tensors(
     grad_outputs: Any = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
+    only_inputs: bool = True,
     allow_unused: bool | None = None,
-    *,
+    is_grads_batched: bool = False,
     materialize_grads: bool = False,
 ) -> tuple[Any, ...]:
     outputs, inputs = list_tensors("outputs", outputs), list_tensors("inputs", inputs)
+    if is_grads_batched:
+        fix = "call it for each of them, with retain_graph=True"
+        raise problem(GraphError, "grad", "is_grads_batched=True", "grad_outputs of the shapes of the outputs", fix)
     if materialize_grads and allow_unused is False:
         text = "materialize_grads=True with allow_unused=False"
         raise problem(GraphError, "grad", text, "allow_unused to be True or left out", "leave allow_unused out")

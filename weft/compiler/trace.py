@@ -49,6 +49,7 @@ class Trace:
         self.leaf_views: dict[tuple[int, Node], Node] = {}  # nodes for views that are leaves, by what they show
         self.tape = Tape()  # numbers that differ from call to call
         self.modules: dict[int, Any] = {}  # modules that were called or looked at, by identity
+        self.made_modules: dict[int, weakref.ref[Any]] = {}  # those that the function made itself
         self.module_writes: set[tuple[int, str]] = set()  # (identity, attribute) of plain attributes assigned to them
         self.training_read: set[int] = set()  # those of them whose `training` was asked for
         self.buffers: dict[
@@ -158,6 +159,19 @@ class Trace:
         shape, dtype, device = tensor._form_now()
         cell = self.cells[id(tensor)] = Cell(tensor, placeholder(shape, dtype, device))
         return cell
+
+    def has_made(self, module: Any) -> bool:
+        """Whether the function made a module itself."""
+        reference = self.made_modules.get(id(module))
+        return reference is not None and reference() is module
+
+    def release_modules(self) -> None:
+        """Let go of the modules that the function made. Those that nothing else refers to end here: the next call makes
+        them anew, and what was assigned to them is no state."""
+        for key in self.made_modules:
+            self.modules.pop(key, None)
+        kept = {key: reference() for key, reference in self.made_modules.items()}
+        self.modules.update({key: module for key, module in kept.items() if module is not None})
 
     def note_write(self, module: Any, name: str) -> None:
         """Remember that a plain attribute of a module is assigned."""

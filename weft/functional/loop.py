@@ -36,6 +36,7 @@ class LoopTrace(Trace):
         if self._outer is not None:
             self._outer.contexts.extend(self.contexts)
             self._outer.modules.update(self.modules)
+            self._outer.made_modules.update(self.made_modules)
             self._outer.training_read.update(self.training_read)
             self._outer.module_writes.update(self.module_writes)
         self.contexts = []  # gradients are computed later
@@ -59,6 +60,10 @@ class LoopTrace(Trace):
                 "a function whose only effect is its results", "make the tensor part of the state",
             )  # fmt: skip
         tensor._node = node
+
+    def has_made(self, module: Any) -> bool:
+        """Whether the function, or the one around it, made a module itself."""
+        return super().has_made(module) or (self._outer is not None and self._outer.has_made(module))
 
     def note_write(self, module: Any, name: str) -> None:
         """Remember that a plain attribute of a module is assigned."""

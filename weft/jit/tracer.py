@@ -119,6 +119,7 @@ class Tracer:
             with watch:
                 reads = watch.captures.reads
                 result = reads.run(self.function, args, kwargs)
+                trace.release_modules()
                 reads.take_modules(trace.modules, trace.training_read, trace.module_writes)
                 _write_buffers(trace)
             returned, structure = tree.flatten(result)

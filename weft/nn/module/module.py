@@ -9,6 +9,7 @@ modes, dtypes and devices; here are calls, hooks, state and descriptions.
 from __future__ import annotations
 
 import copy
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -56,6 +57,8 @@ class Module(ModuleConversion):
         """A module that remembers what it is made with, for those who describe or save it."""
         made = super().__new__(cls)
         made.__dict__["_call"] = record_call(cls, args, kwargs)
+        if STATE.trace is not None:
+            STATE.trace.made_modules[id(made)] = weakref.ref(made)
         return made
 
     def __init__(self) -> None:
@@ -105,7 +108,7 @@ class Module(ModuleConversion):
 
     def _recomputes(self) -> Any:
         """What `checkpoint` was set to. A submodule or parameter may have that name, too, and means nothing by it."""
-        if STATE.trace is not None:
+        if STATE.trace is not None and not STATE.trace.has_made(self):
             return STATE.trace.guard(lambda: self.__dict__.get("checkpoint", False))
         return self.__dict__.get("checkpoint", False)
 
