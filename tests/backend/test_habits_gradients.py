@@ -83,6 +83,24 @@ def unused(m):
     )
 
 
+def read_and_written_before_grad(m):
+    w = m.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    read = []
+    for _ in range(3):
+        loss = (w**3).sum()
+        read.append(loss.item())  # computes what was written to w below
+        (g,) = m.autograd.grad(loss, w, create_graph=True)
+        read.append(g.tolist())
+        (h,) = m.autograd.grad((g * g).sum(), w)
+        with m.no_grad():
+            w -= 0.01 * g + 0.001 * h
+    before = (w * 3).sum()
+    with m.no_grad():
+        w.mul_(2)
+    both = m.autograd.grad(before + (w * 5).sum(), [w, w])
+    return m.tensor(read[0::2]), m.tensor(read[1::2]), h, w.detach(), both
+
+
 def gradient_penalty(m):
     x, w = m.tensor(X, requires_grad=True), m.tensor(W, requires_grad=True)
     score = m.nn.functional.conv2d(x, w).tanh()
@@ -111,7 +129,7 @@ def kept_and_not_kept(m):
 
 PROGRAMS = [
     several_outputs, one_tensor, results_as_inputs, clones_are_apart, second_derivatives, unused, a_convolution,
-    gradient_penalty, kept_and_not_kept,
+    gradient_penalty, read_and_written_before_grad, kept_and_not_kept,
 ]  # fmt: skip
 
 
@@ -138,6 +156,18 @@ def test_the_form_for_functions_stays():
     assert weft.grad(lambda x, y: (x * y).sum(), 1)(weft.ones(1), weft.ones(1)).tolist() == [1.0]
     grads, extra = weft.grad(fn=lambda x: ((x * x).sum(), "extra"), has_aux=True)(weft.ones(1))
     assert grads.tolist() == [2.0] and extra == "extra"
+
+
+def test_a_function_that_reads_its_argument_after_it_was_used():
+    def cubes(x):
+        loss = (x**3).sum()
+        assert x.tolist() == [1.0, 2.0, 3.0] and loss.item() == 36.0
+        return loss
+
+    x = weft.tensor([1.0, 2.0, 3.0])
+    for value in (x, x * 1):
+        assert weft.grad(cubes)(value).tolist() == [3.0, 12.0, 27.0]
+        assert weft.value_and_grad(cubes)(value)[1].tolist() == [3.0, 12.0, 27.0]
 
 
 def test_errors_of_grad():

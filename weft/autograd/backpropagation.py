@@ -11,7 +11,7 @@ from weft.base.errors import DTypeError, GraphError, ShapeError, problem
 from weft.core.cell import LEAVES
 from weft.core.realize import remember_consumed
 from weft.core.tensor import Tensor
-from weft.grad.engine import gradients, history
+from weft.grad.engine import gradients, history, total
 from weft.graph import build
 from weft.graph.node import Node
 
@@ -126,6 +126,29 @@ def site_of(who: str, position: int, item: Tensor) -> tuple[Node, Any]:
         fix = "differentiate in that tensor, or use x.t().clone()"
         raise problem(GraphError, who, given, "leaves, or results with values of their own", fix)
     return node, axes
+
+
+def gradients_in(
+    inputs: Sequence[Tensor], roots: Sequence[Node], seeds: Sequence[Node], order: Sequence[Node],
+    leaves: Sequence[tuple[Node, Tensor]], hooks: dict[Node, Any],
+) -> list[Node | None]:  # fmt: skip
+    """The gradient of sum(roots * seeds) in each of `inputs`; None where no path leads there.
+
+    A leaf may have been read or written since the outputs were computed, and then has another node than they know: its
+    gradient is that of all nodes in `order` that were this leaf.
+    """
+    owned: dict[int, list[Node]] = {}
+    for node, leaf in leaves:
+        owned.setdefault(id(leaf), []).append(node)
+    sites = [
+        (owned[id(item)], None) if id(item) in owned else ([node], axes)
+        for position, item in enumerate(inputs)
+        for node, axes in [site_of("grad", position, item)]
+    ]
+    targets = [node for nodes, _ in sites for node in nodes]
+    found = dict(zip(targets, gradients(roots, seeds, targets, order, hooks), strict=True))
+    parts = [([g for node in nodes if (g := found[node]) is not None], axes) for nodes, axes in sites]
+    return [in_order(total(those), axes) if those else None for those, axes in parts]
 
 
 def root_of(who: str, tensor: Tensor, gradient: Tensor | None) -> tuple[Node, Node]:

@@ -6,9 +6,16 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
-from weft.autograd.backpropagation import Identity, leaves_of, list_tensors, make_consumed_error, root_of, site_of
+from weft.autograd.backpropagation import (
+    Identity,
+    gradients_in,
+    leaves_of,
+    list_tensors,
+    make_consumed_error,
+    root_of,
+)
 from weft.autograd.function import Function as Function
-from weft.autograd.hooks import hooks_on, in_order
+from weft.autograd.hooks import hooks_on
 from weft.autograd.modes import enable_grad
 from weft.base.errors import DTypeError, GraphError, ShapeError, problem
 from weft.base.state import STATE
@@ -16,7 +23,7 @@ from weft.base.tree import flatten, unflatten
 from weft.core.boundary import entry
 from weft.core.realize import remember_consumed
 from weft.core.tensor import Tensor
-from weft.grad.engine import gradients, history
+from weft.grad.engine import history
 from weft.graph import build
 from weft.graph.node import Node
 
@@ -53,14 +60,14 @@ def value_and_grad(
                 "reduce it with .sum() or .mean()",
             )
         root = result.node
-        targets = [item.node for item in fresh]
         order = history([root])
         leaves = leaves_of(order)
         outside = STATE.grad_enabled and any(leaf not in Identity(fresh) for _, leaf in leaves)
         outside = outside or (STATE.grad_enabled and any(item.requires_grad for item in inputs))
-        found = gradients([root], [build.like(root, 1.0)], targets, order, hooks_on(order, leaves, True))
+        seeds, hooks = [build.like(root, 1.0)], hooks_on(order, leaves, True)
         grads = [
-            _result(build.like(node, 0.0) if g is None else g, outside) for node, g in zip(targets, found, strict=True)
+            _result(build.like(item.node, 0.0) if g is None else g, outside)
+            for item, g in zip(fresh, gradients_in(fresh, [root], seeds, order, leaves, hooks), strict=True)
         ]
         answer = unflatten(structure, grads)
         value = _result(root, outside)
@@ -151,13 +158,12 @@ def _grad_of_tensors(
             raise problem(GraphError, "grad", text, "tensors that do", "set requires_grad=True before it is used")
     pairs = [root_of("grad", output, seed) for output, seed in zip(outputs, given, strict=True)]
     roots = [root for root, _ in pairs]
-    sites = [site_of("grad", position, item) for position, item in enumerate(inputs)]
-    targets = [node for node, _ in sites]
     order = history(roots)
     leaves = leaves_of(order)
     if any(leaf._consumed for _, leaf in leaves if leaf not in Identity(inputs)):
         raise make_consumed_error("grad")
-    found = gradients(roots, [seed for _, seed in pairs], targets, order, hooks_on(order, leaves, create_graph))
+    seeds, hooks = [seed for _, seed in pairs], hooks_on(order, leaves, create_graph)
+    found = gradients_in(inputs, roots, seeds, order, leaves, hooks)
     for position, g in enumerate(found):
         if g is None and not allow_unused:
             text = f"input {position}, which no output was computed from"
@@ -168,13 +174,8 @@ def _grad_of_tensors(
             if not output.is_leaf:
                 remember_consumed(output)
     if materialize_grads:
-        found = [build.like(node, 0.0) if g is None else g for node, g in zip(targets, found, strict=True)]
-    return tuple(
-        [
-            None if g is None else _result(in_order(g, axes), create_graph)
-            for g, (_, axes) in zip(found, sites, strict=True)
-        ]
-    )
+        found = [build.like(item.node, 0.0) if g is None else g for item, g in zip(inputs, found, strict=True)]
+    return tuple([None if g is None else _result(g, create_graph) for g in found])
 
 
 def _variable(item: Any) -> Tensor:
