@@ -142,3 +142,35 @@ def test_einsum_is_a_product_over_views(equation, shapes):
     step = weft.compile(lambda *xs: weft.einsum(equation, *xs))
     step(*[weft.tensor(normal(*shape)) for shape in shapes])
     assert [kernel.name.split("_")[0] for kernel in step.plan.kernels()] == ["gemm"]
+
+
+def test_gradients_of_gradients_of_logcumsumexp():
+    """Beside NumPy in double precision: where the gradient that comes in is above zero, below it, and zero."""
+
+    def slopes(a):
+        y, e = np.log(np.cumsum(np.exp(a))), np.exp(a)
+        return np.array([sum(2 * y[j] * e[i] / e[: j + 1].sum() for j in range(i, len(a))) for i in range(len(a))])
+
+    a = np.array([0.0, -1.5, 1.0, -0.25])  # the first sum is log(1), so its gradient is 0
+    x = weft.tensor(a, requires_grad=True)
+    (found,) = weft.grad((x.logcumsumexp(0) ** 2).sum(), x, create_graph=True)
+    np.testing.assert_allclose(found.numpy(), slopes(a), rtol=1e-12, atol=1e-15)
+    weights = np.array([1.0, -2.0, 0.5, 3.0])
+    (second,) = weft.grad((found * weft.tensor(weights)).sum(), x, create_graph=True)
+
+    def numeric(function, a, step):
+        ends = [(function(a + step * one) - function(a - step * one)) / (2 * step) for one in np.eye(len(a))]
+        return np.array(ends)
+
+    def expected(a):
+        return numeric(lambda b: (slopes(b) * weights).sum(), a, 1e-4)
+
+    np.testing.assert_allclose(second.numpy(), expected(a), rtol=1e-6, atol=1e-7)
+    (third,) = weft.grad((second**2).sum(), x)
+    np.testing.assert_allclose(third.numpy(), numeric(lambda b: (expected(b) ** 2).sum(), a, 1e-3), rtol=1e-4)
+
+
+def test_a_nan_that_comes_into_the_gradient_of_logcumsumexp_is_seen():
+    x = weft.tensor([0.5, 1.0, -2.0], requires_grad=True)
+    (x.logcumsumexp(0) * weft.tensor([1.0, float("nan"), 1.0])).sum().backward()
+    assert np.isnan(x.grad.numpy()).tolist() == [True, True, False]

@@ -8,6 +8,7 @@ exponent at base 0, `floor` and comparisons have none.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -15,6 +16,7 @@ from weft.base.errors import GraphError, problem
 from weft.grad import attention
 from weft.grad.sums import sum_over
 from weft.graph.build import (
+    GradientRule,
     add,
     along,
     along_add,
@@ -52,6 +54,7 @@ from weft.graph.build import (
     unary,
     unfold,
     update_slice,
+    with_gradient,
 )  # fmt: skip
 from weft.graph.convolve import conv, conv_input, conv_weight
 from weft.graph.layout import make_canonical
@@ -272,16 +275,31 @@ def _scan(node: Node, g: Node) -> Gradients:
     if op == "prod":
         return (_scan_prod(node, g),)
     if op == "logaddexp":
-        return (sub(_scan_exp(node, g), _scan_exp(node, neg(g))),)
+        return (_weighted_sums(g, neg(node), x, axis, not reverse),)
     return (along_add(scan_winners(node), g, axis, x.shape[axis]),)
 
 
-def _scan_exp(node: Node, g: Node) -> Node:
-    """The part of logaddexp's gradient from positive `g`: exp(x) * (sum of g * exp(-y) from here on), in logarithms."""
-    (x,), (op, axis, reverse) = node.srcs, node.attrs
-    positive = lt(0.0, g)
-    logs = select(positive, unary("log", select(positive, g, 1.0)), like(g, -math.inf))
-    return unary("exp", add(scan(op, sub(logs, node), axis, not reverse), x))
+def _weighted_sums(g: Node, a: Node, b: Node, axis: int, reverse: bool) -> Node:
+    """exp(b) * (running sum of g * exp(a)), computed in logarithms: what `g` has above zero and what it has below."""
+
+    def part(g: Node) -> Node:
+        nothing = make_canonical("le", (g, like(g, 0.0)))  # a NaN is none of these, so it is seen
+        logs = select(nothing, -math.inf, unary("log", select(nothing, 1.0, g)))
+        return unary("exp", add(scan("logaddexp", add(logs, a), axis, reverse), b))
+
+    return with_gradient(sub(part(g), part(neg(g))), (g, a, b), _of_weighted_sums(axis, reverse))
+
+
+@functools.cache
+def _of_weighted_sums(axis: int, reverse: bool) -> GradientRule:
+    """Linear in `g`, while its logarithms have no slope where `g` is 0."""
+
+    def rule(sources: tuple[Node, ...], u: Node) -> Gradients:
+        g, a, b = sources
+        back = _weighted_sums(u, b, a, axis, not reverse)
+        return back, mul(g, back), mul(u, _weighted_sums(g, a, b, axis, reverse))
+
+    return rule
 
 
 def _scan_prod(node: Node, g: Node) -> Node:
