@@ -10,9 +10,11 @@ import pytest
 import weft
 import weft.nn.functional as F
 from tests.backend.test_budget import calls_of
+from tests.replay.devices import cpu
 from weft.backends.cpu import jit
 from weft.compiler import plan_cache, realize
 from weft.compiler.lowering.sharing import Sharing
+from weft.plan.plan import iterate_steps
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import growth
@@ -150,6 +152,43 @@ def test_equal_layers_are_one_kernel():
     assert len({kernel.source for kernel in many.plan.kernels()}) == len(
         {kernel.source for kernel in few.plan.kernels()}
     )
+
+
+def test_arithmetic_of_recomputed_roots_grows_linearly():
+    """Small kernels become one, which computes a root of the other at several indices; not at 4 ** n of them."""
+
+    def flops(steps):
+        x = weft.randn(16, 16).requires_grad_()
+
+        def run():
+            y = x
+            for _ in range(steps):
+                y = (y.roll(1, 0) + y.roll(1, 1) + y.flip(0)).sin()
+            y.sum().backward()
+            return y, x.grad
+
+        step = weft.compile(run)
+        step()
+        return sum(one.flops for one, _ in iterate_steps(step.plan.plan.steps))
+
+    with weft.device(cpu()):
+        assert flops(80) < 2.5 * flops(40)
+
+
+def test_many_layers_whose_gradients_share_kernels():
+    """Regions become one while others already wait for one of them: who waits for whom must stay complete, or regions
+    wait for each other in a circle."""
+    with weft.device(cpu()):
+        layer = weft.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        model = weft.nn.TransformerEncoder(layer, 16)
+
+        def run(x):
+            model(x).sum().backward()
+            return [parameter.grad for parameter in model.parameters()]
+
+        step = weft.compile(run)
+        step(weft.randn(2, 6, 16))
+        assert len(step.plan) > 100
 
 
 def test_dropout_in_equal_layers_draws_different_numbers():

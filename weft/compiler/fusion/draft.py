@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -25,6 +25,7 @@ class Draft:
     reads: dict[Node, None] = field(default_factory=dict)
     inlined: dict[Node, Indices] = field(default_factory=dict)
     accesses: dict[tuple[Node, Indices], None] = field(default_factory=dict)
+    computed_at: dict[Node, set[Indices]] = field(default_factory=dict)  # its roots, at indices other than their own
     operations: int = 0  # elementwise ones among `inlined`
     cost: int = 0  # their arithmetic per element, by the `cost` of primitives
     is_checking: bool = False  # whether it records indices outside of their axis
@@ -52,15 +53,16 @@ class Traversal:
 
     __slots__ = (
         "accesses",
+        "computed_at",
         "draft",
         "find_owner",
         "inlined",
         "is_checking",
         "is_related",
+        "other_indices",
         "random_numbers",
         "reads",
         "seen",
-        "single_index",
         "stored",
     )  # fmt: skip
 
@@ -69,15 +71,16 @@ class Traversal:
         draft: Draft,
         stored: Mapping[Node, tuple[Draft, ...]],
         find_owner: Callable[[Node, Draft], Draft | None],
-        single_index: Collection[Node],
+        other_indices: Callable[[Node], int | None],
     ):
         self.draft = draft
-        self.single_index = single_index  # nodes that a region which computes them must not compute at a second index
+        self.other_indices = other_indices  # node -> how many besides its own a region that computes it may have
         self.stored = stored  # node -> regions that store it
         self.find_owner = find_owner  # node -> region in which it should be stored rather than computed again, or None
         self.reads: dict[Node, Draft | None] = {}  # memory read; with the region that is to store it, if none does yet
         self.inlined: dict[Node, Indices] = {}
         self.accesses: dict[tuple[Node, Indices], None] = {}
+        self.computed_at: dict[Node, set[Indices]] = {}
         self.random_numbers: dict[Node, None] = {}
         self.is_checking = False  # whether an index is checked
         self.is_related = False  # whether something that the region itself computes was used
@@ -106,8 +109,9 @@ class Traversal:
                 self.reads[node] = None
                 self.accesses[item] = None
                 continue
-            if node in self.single_index and at != domain.indices_for(node.shape):
-                raise Conflict
+            limit = self.other_indices(node)
+            if limit is not None and at != domain.indices_for(node.shape):
+                self._compute_again(node, at, limit)
             op = node.op
             if op in MOVEMENT:
                 self.inlined.setdefault(node, at)
@@ -123,6 +127,14 @@ class Traversal:
                     self.accesses[item] = None
             else:
                 stack.extend(self._read_or_generate(node, at))
+
+    def _compute_again(self, node: Node, at: Indices, limit: int) -> None:
+        """Enter that a root of the region is computed at another index, too. A few are cheaper than memory and a second
+        kernel; but where each of n roots is computed at two indices of the next, the first would be at 2 ** n."""
+        others = self.computed_at.setdefault(node, set(self.draft.computed_at.get(node, ())))
+        others.add(at)
+        if len(others) > limit:
+            raise Conflict
 
     def _read_or_generate(self, node: Node, at: Indices) -> Sequence[tuple[Node, Indices]]:
         """The same for other nodes; returns what else has to be visited."""

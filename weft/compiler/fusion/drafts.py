@@ -43,7 +43,7 @@ class Drafts:
 
     def traverse(self, draft: Draft) -> Traversal:
         """A traversal that finds out what `draft` would read."""
-        return Traversal(draft, self.stored, self.find_owner, self.roots.single_index)
+        return Traversal(draft, self.stored, self.find_owner, self.roots.other_indices)
 
     def commit(self, draft: Draft, node: Node, traversal: Traversal) -> None:
         """Make `node`, for which `traversal` found what is read, a member of `draft`."""
@@ -73,6 +73,7 @@ class Drafts:
                 self.store(read, (owner,))
             draft.reads[read] = None
         draft.accesses.update(traversal.accesses)
+        draft.computed_at.update(traversal.computed_at)
         draft.operations += self.added_operations(draft, traversal)
         draft.cost += self.added_cost(draft, traversal)
         draft.is_checking |= traversal.is_checking
@@ -93,6 +94,8 @@ class Drafts:
     def replace(self, trial: Draft, drafts: Sequence[Draft]) -> None:
         """Replace `drafts` by `trial` everywhere."""
         removed = sum(draft.bit for draft in drafts)
+        if self._preceding & removed:
+            self._preceding |= trial.bit
         self.regions = [draft for draft in self.regions if draft not in drafts] + [trial]
         for draft in self.regions:
             if draft.before & removed:

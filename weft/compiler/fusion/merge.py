@@ -120,7 +120,7 @@ def _collect(drafts: Drafts, trial: Draft, replaced: Sequence[Draft], members: S
     """Enter `members` into `trial` and find what they read; Conflict where that is not possible."""
     domain = trial.domain
     traversal = Traversal(
-        trial, drafts.stored, lambda value, _: drafts.find_owner_outside(value, replaced), drafts.roots.single_index
+        trial, drafts.stored, lambda value, _: drafts.find_owner_outside(value, replaced), drafts.roots.other_indices
     )
     if domain.pointers is not None:
         traversal.reads[domain.pointers] = None
@@ -143,7 +143,7 @@ def _refuse_delay(
     drafts: Drafts, trial: Draft, old: Draft, node: Node, results: Mapping[Node, tuple[Draft, ...]]
 ) -> None:
     """Raise Conflict where `node`, which uses nothing that `old` computes, would have to wait for what `old` needs."""
-    alone = Traversal(trial, {**drafts.stored, **results}, drafts.find_owner, drafts.roots.single_index)
+    alone = Traversal(trial, {**drafts.stored, **results}, drafts.find_owner, drafts.roots.other_indices)
     at = domain_index(trial.domain, node)
     assert at is not None
     for source in traversal_starts(node):

@@ -216,6 +216,12 @@ class Roots:
             return False
         return indices * self.cost[node] > self.tuning.max_repeated_cost or indices >= MAX_TRACKED_INDICES
 
+    def other_indices(self, node: Node) -> int | None:
+        """At how many indices other than its own a region that stores `node` may compute it; None: it is no root."""
+        if node in self.single_index:
+            return 0
+        return self.tuning.max_indices if node in self.nodes else None
+
     def _needs(self, node: Node, kind: str) -> None:
         """Enter what must be stored because of `node`."""
         if kind in IN_MEMORY:
