@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import pytest
 
 import weft
 from weft.cli import arguments, main
+from weft.train.faults import DISK_FULL
 
 pytestmark = pytest.mark.unit
 
@@ -324,3 +326,62 @@ def test_a_damaged_row_of_the_metrics_is_left_out(folder):
         assert [row.split(",")[0] for row in rows] == ["epoch", "0", "1"]
     finally:
         shutil.rmtree(copy)
+
+
+class _FullDisk:
+    """The `os` of `weft.base.files` on a disk that takes ten bytes of each file more."""
+
+    def __getattr__(self, name):
+        return getattr(os, name)
+
+    @staticmethod
+    def write(handle, data):
+        if os.fstat(handle).st_size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return os.write(handle, bytes(data[:10]))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["predict", "run", "--output", "x.npy"],
+        ["predict", "run", "--output", "x.npz"],
+        ["predict", "run", "--output", "x.csv"],
+        ["init", "x.json", "--task", "graph", "--force"],
+        ["kernels", "net.json", "--map", "x.svg"],
+        ["kernels", "net.json", "--sources", "full"],
+        ["profile", "net.json", "--json", "x.json"],
+        ["profile", "net.json", "--trace", "x.json"],
+        ["graph", "net.json", "-o", "x.svg"],
+        ["plot", "run", "--svg", "full"],
+        ["plot", "run"],
+    ],
+    ids=" ".join,
+)
+def test_outputs_on_a_full_disk_leave_what_was_there(folder, words, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    (folder / "full").mkdir(exist_ok=True)
+    for name in ("x.npy", "x.npz", "x.csv", "x.json", "x.svg", "karate.npz"):
+        (folder / name).write_text("before")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with monkeypatch.context() as patched:
+        patched.setattr("weft.base.files.os", _FullDisk())
+        assert main(words) == DISK_FULL
+    message = capsys.readouterr().err
+    assert message.startswith(f"weft {words[0]}: ") and "a full disk while '" in message and "Traceback" not in message
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    for path in before:
+        if path.read_bytes() == b"before":
+            path.unlink()
+
+
+def test_results_go_to_what_is_no_file(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    os.mkfifo("pipe.csv")
+    try:
+        reader = os.open("pipe.csv", os.O_RDONLY | os.O_NONBLOCK)
+        assert main(["predict", "run", "--output", "pipe.csv"]) == 0
+        assert os.read(reader, 1 << 16).count(b"\n") == 36
+        os.close(reader)
+    finally:
+        os.unlink("pipe.csv")
