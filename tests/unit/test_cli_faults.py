@@ -149,6 +149,28 @@ def test_changes_that_are_refused(refused, words, change, message, folder):
     assert (folder / "run" / "config.json").read_text() == config
 
 
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ("optimizer.lr=0.5", "optimizer"),
+        ("optimizer.type=SGD", "optimizer"),
+        ('scheduler={"type": "StepLR", "step_size": 1}', "scheduler"),
+        ("data.seed=3", "data.seed"),
+        ("trainer.seed=3", "trainer.seed"),
+    ],
+)
+def test_changes_of_what_the_checkpoint_has(refused, folder, change, key):
+    """They were left out, and the configuration of the run said that they were not."""
+    config = (folder / "run" / "config.json").read_text()
+    assert f"given another {key}, but the checkpoint has" in refused("resume", "run", "--epochs", "2", "--set", change)
+    assert (folder / "run" / "config.json").read_text() == config
+
+
+def test_inputs_without_rows(refused, folder):
+    np.save(folder / "number.npy", np.float32(3))
+    assert "expected arrays with a row for each sample" in refused("predict", "run", "--input", "number.npy")
+
+
 def test_config_check_makes_the_optimizer(refused, folder):
     tree = json.loads((folder / "table.json").read_text())
     (folder / "negative.json").write_text(json.dumps({**tree, "optimizer": {"type": "SGD", "lr": -1}}))
