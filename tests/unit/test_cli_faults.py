@@ -7,6 +7,10 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +20,7 @@ from weft.cli import arguments, main
 from weft.train.faults import DISK_FULL
 
 pytestmark = pytest.mark.unit
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -407,3 +412,35 @@ def test_results_go_to_what_is_no_file(folder, monkeypatch):
         os.close(reader)
     finally:
         os.unlink("pipe.csv")
+
+
+@pytest.mark.parametrize("words", ["layers Linear", "plot run", "config schema", "evaluate run"])
+def test_outputs_whose_encoding_lacks_characters(folder, words):
+    settings = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        [sys.executable, "-m", "weft", *words.split()], cwd=folder, env=settings, capture_output=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, b"") and done.stdout.isascii()
+    if words == "config schema":
+        json.loads(done.stdout)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes there")
+def test_names_of_files_that_are_no_text(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    name = os.fsdecode(b"run\xff")
+    settings = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = ["train", "table.json", "--epochs", "1", "--run", name, "--device", "cpu"]
+    done = subprocess.run([sys.executable, "-m", "weft", *words], env=settings, capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"kept in run" in done.stdout and (folder / name / "report.html").is_file()
+    shutil.rmtree(folder / name)
+
+
+def test_an_interrupt_while_a_command_is_loaded(monkeypatch, capsys):
+    def interrupt(name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["weft.cli.main"], "importlib", SimpleNamespace(import_module=interrupt))
+    assert main(["devices"]) == 130
+    assert capsys.readouterr().err == "\nweft devices: interrupted\n"

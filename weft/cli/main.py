@@ -72,8 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     chosen = next((word for word in given if not word.startswith("-")), None)
-    options = parser(chosen).parse_args(given)
+    _print_what_can_be(sys.stdout)
     try:
+        options = parser(chosen).parse_args(given)
         _check_device(getattr(options, "device", None))
         code: int = options.command(options, Output(highlight=False, soft_wrap=False))
         return code
@@ -85,6 +86,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except Exception as error:
         return report(chosen or "", error)
+
+
+def _print_what_can_be(stream: Any) -> None:
+    """Let an output show a question mark for what its encoding lacks, such as curves on a terminal of Latin-1 or names
+    of files that are no text: by default that would be an error in the middle of the work. (Standard error escapes.)"""
+    if getattr(stream, "errors", None) == "strict" and hasattr(stream, "reconfigure"):
+        stream.reconfigure(errors="replace")
 
 
 def _check_device(named: str | list[str] | None) -> None:

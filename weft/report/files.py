@@ -163,5 +163,5 @@ def write(run_folder: str | os.PathLike[str]) -> Path:
 
 
 def put(path: Path, text: str) -> None:
-    """Write a file under another name and rename it, so that it is never there half."""
-    files.write("report", path, text)
+    """Write a file whole. Names of files that are no text, of which a report may speak, have question marks there."""
+    files.write("report", path, text.encode("utf-8", "replace"))
