@@ -444,3 +444,18 @@ def test_an_interrupt_while_a_command_is_loaded(monkeypatch, capsys):
     monkeypatch.setattr(sys.modules["weft.cli.main"], "importlib", SimpleNamespace(import_module=interrupt))
     assert main(["devices"]) == 130
     assert capsys.readouterr().err == "\nweft devices: interrupted\n"
+
+
+def test_warnings_are_messages(folder):
+    """They were shown with a line of Weft's own source."""
+    copy = folder / "damaged"
+    shutil.copytree(folder / "run", copy)
+    (step,) = (copy / "checkpoints").iterdir()
+    os.truncate(step / "tensors.safetensors", 100)
+    settings = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "default"}
+    words = [sys.executable, "-m", "weft", "evaluate", str(copy)]
+    done = subprocess.run(words, env=settings, capture_output=True, timeout=60, text=True)
+    shutil.rmtree(copy)
+    *warned, refused = done.stderr.splitlines()
+    assert done.returncode == 2 and "a run without a complete checkpoint" in refused
+    assert len(warned) >= 1 and all(line.startswith("weft evaluate: the checkpoint ") for line in warned), done.stderr
