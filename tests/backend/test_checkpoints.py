@@ -19,7 +19,8 @@ import pytest
 
 import weft
 from weft import nn
-from weft.serialization import CheckpointFolder, files, flatten_state, unflatten_state
+from weft.base import files
+from weft.serialization import CheckpointFolder, flatten_state, unflatten_state
 
 ROOT = Path(__file__).parents[2]
 ARTIFACT = ROOT / "tests" / "artifacts" / "checkpoint-1"
@@ -243,7 +244,7 @@ def test_the_recorded_checkpoint_of_format_1_loads():
 
 
 class Failing:
-    """The `os` of `weft.serialization.files`, whose operation number `at` fails, or ends the process."""
+    """The `os` of `weft.base.files`, whose operation number `at` fails, or ends the process."""
 
     CHANGING = ("open", "write", "fsync", "replace", "rename", "mkdir", "makedirs", "lseek", "close")
 

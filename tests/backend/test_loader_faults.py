@@ -275,6 +275,29 @@ def test_errors_name_the_samples_that_were_read(workers, kind):
             assert any(f"sample {fails_at}" in note for note in caught.value.__notes__), caught.value.__notes__
 
 
+class OneLonger(data.IterableDataset):
+    """Items of which number 5 fits no other, to read by position or as a stream."""
+
+    def __iter__(self):
+        return (np.zeros(3 if k == 5 else 2, np.float32) for k in range(40))
+
+
+@pytest.mark.parametrize(("workers", "kind"), KINDS)
+def test_errors_of_a_batch_name_its_samples(workers, kind):
+    """The last sample that was read, or of a stream the next one, is not at fault."""
+    options = {"num_workers": workers, "worker": kind}
+    cases = [
+        (list(OneLonger()), 4, r"samples [4, 5, 6, 7] at once"),
+        (list(OneLonger()), 32, r"samples [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ...] at once"),
+        (OneLonger(), 4, "samples 4 to 7 at once"),
+        (OneLonger(), 60, "samples 0 to 39 at once"),
+    ]
+    for dataset, size, named in cases:
+        with pytest.raises(weft.errors.ShapeError, match="expected equal shapes") as caught:
+            list(data.DataLoader(dataset, size, **options))
+        assert any(f"DataLoader: raised while reading {named}" in note for note in caught.value.__notes__)
+
+
 @pytest.mark.parametrize("resident", [True, False])
 def test_data_of_which_all_is_dropped(on_each_device, resident):
     dataset = data.TensorDataset(weft.ones(3, 2), weft.ones(3, 1))

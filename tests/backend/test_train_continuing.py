@@ -92,6 +92,18 @@ def test_a_path_is_resumed_from_though_the_trainer_has_begun(on_each_device, tmp
         trainer.fit(DATA, epochs=4, resume=tmp_path / "nowhere")
 
 
+def test_what_names_no_checkpoint(on_each_device, tmp_path):
+    """True without a run folder ended in an assertion, a number in an error of pathlib."""
+    make(on_each_device, run=tmp_path).fit(DATA, epochs=1)
+    for where, message in [
+        (True, "resume=True for a Trainer without a run folder"),
+        (3, 'given resume=3; expected "auto", None, or the path of a checkpoint'),
+        (tmp_path, r"the folder of a run; expected a checkpoint, .* Trainer\(run=...\) goes on with a run"),
+    ]:
+        with pytest.raises(weft.errors.RangeError, match=message):
+            make(on_each_device).fit(DATA, epochs=1, resume=where)
+
+
 def test_single_steps_before_fit_do_not_prevent_a_resume(on_each_device, tmp_path):
     make(on_each_device, run=tmp_path).fit(DATA, epochs=2)
     again = make(on_each_device, run=tmp_path)

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import shutil
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ import weft
 from weft.cli import arguments, main
 
 pytestmark = pytest.mark.unit
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +150,28 @@ def test_changes_that_are_refused(refused, words, change, message, folder):
     assert (folder / "run" / "config.json").read_text() == config
 
 
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ("optimizer.lr=0.5", "optimizer"),
+        ("optimizer.type=SGD", "optimizer"),
+        ('scheduler={"type": "StepLR", "step_size": 1}', "scheduler"),
+        ("data.seed=3", "data.seed"),
+        ("trainer.seed=3", "trainer.seed"),
+    ],
+)
+def test_changes_of_what_the_checkpoint_has(refused, folder, change, key):
+    """They were left out, and the configuration of the run said that they were not."""
+    config = (folder / "run" / "config.json").read_text()
+    assert f"given another {key}, but the checkpoint has" in refused("resume", "run", "--epochs", "2", "--set", change)
+    assert (folder / "run" / "config.json").read_text() == config
+
+
+def test_inputs_without_rows(refused, folder):
+    np.save(folder / "number.npy", np.float32(3))
+    assert "expected arrays with a row for each sample" in refused("predict", "run", "--input", "number.npy")
+
+
 def test_config_check_makes_the_optimizer(refused, folder):
     tree = json.loads((folder / "table.json").read_text())
     (folder / "negative.json").write_text(json.dumps({**tree, "optimizer": {"type": "SGD", "lr": -1}}))
@@ -276,7 +301,6 @@ def test_keys_that_a_kind_of_data_does_not_use(folder, data, key):
 
 
 def test_a_batch_may_be_larger_than_that_of_the_file(folder):
-    from types import SimpleNamespace
 
     from weft.cli import steps
 

@@ -21,7 +21,8 @@ import torch
 
 import weft
 from weft import nn
-from weft.serialization import CheckpointFolder, checkpoint, files, save_tensors
+from weft.base import files
+from weft.serialization import CheckpointFolder, checkpoint, save_tensors
 from weft.serialization import safetensors as own
 from weft.serialization.saving import state_of
 from weft.serialization.torch_files import parse_torch

@@ -12,8 +12,8 @@ import safetensors.torch as oracle
 import torch
 
 import weft
-from weft.base import dtypes
-from weft.serialization import files, load_tensors, read_metadata, save_tensors
+from weft.base import dtypes, files
+from weft.serialization import load_tensors, read_metadata, save_tensors
 from weft.serialization import safetensors as own
 
 pytestmark = pytest.mark.unit
@@ -205,7 +205,7 @@ def test_paths_that_cannot_be_written_and_links(tmp_path):
 
 
 class Failing:
-    """The `os` of `weft.serialization.files`, whose operation number `at` fails."""
+    """The `os` of `weft.base.files`, whose operation number `at` fails."""
 
     def __init__(self, real, at, number=errno.ENOSPC, names=("open", "write", "fsync", "replace", "rename", "mkdir")):
         self.real, self.left, self.number, self.names = real, at, number, names

@@ -7,6 +7,7 @@ Weft.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from types import TracebackType
 
@@ -156,13 +157,15 @@ def is_raised_inside(error: BaseException) -> bool:
 
 
 def _frames_outside(traceback: TracebackType | None) -> TracebackType | None:
-    """The entries of a traceback whose frames are not Weft's."""
-    entries = []
+    """The entries of a traceback whose frames are not Weft's, nor contextlib's behind one of those."""
+    entries, is_inside = [], False
     while traceback is not None:
-        entries.append(traceback)
+        file = traceback.tb_frame.f_code.co_filename
+        is_inside = file.startswith(_PACKAGE) or (is_inside and file == contextlib.__file__)
+        if not is_inside:
+            entries.append(traceback)
         traceback = traceback.tb_next
     kept: TracebackType | None = None
     for one in reversed(entries):
-        if not one.tb_frame.f_code.co_filename.startswith(_PACKAGE):
-            kept = TracebackType(kept, one.tb_frame, one.tb_lasti, one.tb_lineno)
+        kept = TracebackType(kept, one.tb_frame, one.tb_lasti, one.tb_lineno)
     return kept

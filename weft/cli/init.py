@@ -4,6 +4,7 @@ none is given. What it writes trains as it is: `weft train config.json`."""
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.prompt import Prompt
 
+from weft.base import files as files_on_disk
 from weft.base.errors import ConfigError, problem
 from weft.cli.arguments import check_output_file, check_output_folder
 from weft.config import samples_of_data as examples
@@ -59,7 +61,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         _write(path.parent / name, content)
-    path.write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")
+    files_on_disk.write("weft init", path, json.dumps(tree, indent=2) + "\n")
     load_run(path)
     written = ", ".join([path.name, *files])
     console.print(f"written: {written}; it predicts {TASKS[task]}", markup=False, soft_wrap=True)
@@ -85,10 +87,11 @@ def _ask(console: Console, data: str | None, target: str | None) -> tuple[str, s
 
 
 def _write(path: Path, content: Any) -> None:
-    if isinstance(content, str):
-        path.write_text(content, encoding="utf-8")
-    else:
-        np.savez(path, **content)
+    if not isinstance(content, str):
+        arrays, content = content, io.BytesIO()
+        np.savez(content, **arrays)
+        content = content.getbuffer()
+    files_on_disk.write("weft init", path, content)
 
 
 def _run(model: Any, data: dict[str, Any], loss: Any, metrics: list[Any], epochs: int, lr: float) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from weft.base import files
 from weft.base.errors import size_text
 from weft.cli import steps
 from weft.cli.arguments import check_output_file, check_output_folder
@@ -48,7 +49,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         ending = ENDINGS.get(variant.device.kind, "txt")
         for number, kernel in enumerate(kernels):
             if kernel.source:
-                (folder / f"{number:03}-{kernel.name[:80]}.{ending}").write_text(kernel.source, encoding="utf-8")
+                files.write("--sources", folder / f"{number:03}-{kernel.name[:80]}.{ending}", kernel.source)
         console.print(f"sources: {folder}", markup=False, soft_wrap=True)
     if options.map is not None:
         memory.plot(options.map)

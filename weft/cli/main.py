@@ -7,7 +7,8 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -72,8 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     chosen = next((word for word in given if not word.startswith("-")), None)
-    options = parser(chosen).parse_args(given)
+    _print_what_can_be(sys.stdout)
+    before, warnings.formatwarning = warnings.formatwarning, _warning_format(f"weft {chosen}", warnings.formatwarning)
     try:
+        options = parser(chosen).parse_args(given)
         _check_device(getattr(options, "device", None))
         code: int = options.command(options, Output(highlight=False, soft_wrap=False))
         return code
@@ -85,6 +88,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except Exception as error:
         return report(chosen or "", error)
+    finally:
+        warnings.formatwarning = before
+
+
+def _print_what_can_be(stream: Any) -> None:
+    """Let an output show a question mark for what its encoding lacks, such as curves on a terminal of Latin-1 or names
+    of files that are no text: by default that would be an error in the middle of the work. (Standard error escapes.)"""
+    if getattr(stream, "errors", None) == "strict" and hasattr(stream, "reconfigure"):
+        stream.reconfigure(errors="replace")
+
+
+def _warning_format(command: str, others: Callable[..., str]) -> Callable[..., str]:
+    """How a command shows warnings that are meant for its user: without a place in Weft's own files."""
+
+    def format_warning(message: Any, category: Any, *place: Any, **line: Any) -> str:
+        is_for_users = issubclass(category, UserWarning)
+        return f"{command}: {message}\n" if is_for_users else others(message, category, *place, **line)
+
+    return format_warning
 
 
 def _check_device(named: str | list[str] | None) -> None:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from weft import report
+from weft.base import files
 from weft.base.errors import ConfigError, RangeError
 from weft.cli.arguments import check_output_file, check_output_folder
 from weft.drawing.style import number_text
@@ -43,7 +44,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         for number, chart in enumerate(charts(found)):
             title = chart.split("<title>")[1].split("</title>")[0]
             name = "".join(one if one.isalnum() else "-" for one in title.lower())
-            (folder / f"{number:02}-{name}.svg").write_text(chart, encoding="utf-8")
+            files.write("--svg", folder / f"{number:02}-{name}.svg", chart)
         console.print(f"curves: {folder}", markup=False, soft_wrap=True)
     if not options.no_report:
         console.print(f"report: {report.write(options.folder)}", markup=False, soft_wrap=True)

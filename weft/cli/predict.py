@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import io
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
+from weft.base import files
 from weft.base.tree import flatten
 from weft.cli.arguments import check_output_file
 from weft.cli.runs import add_options, load_weights, open_run
@@ -89,9 +91,11 @@ def _describe_omitted(count: int) -> str:
 
 
 def _write(path: str, arrays: list[np.ndarray]) -> None:
+    content = io.BytesIO()
     if path.endswith(".csv"):
-        np.savetxt(path, arrays[0].reshape(len(arrays[0]), -1), delimiter=",", fmt="%.9g")
+        np.savetxt(content, arrays[0].reshape(len(arrays[0]), -1), delimiter=",", fmt="%.9g")
     elif path.endswith(".npy"):
-        np.save(path, arrays[0])
+        np.save(content, arrays[0])
     else:
-        np.savez(path, *arrays)
+        np.savez(content, *arrays)
+    files.write("--output", path, content.getbuffer())

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 import weft
+from weft.base import files
 from weft.cli import steps
 from weft.cli.arguments import check_output_file, parse_positive
 from weft.profiling.tables import parts
@@ -37,6 +38,6 @@ def run(options: argparse.Namespace, console: Console) -> int:
         found.save(options.trace)
         console.print(f"trace: {options.trace}", markup=False, soft_wrap=True)
     if options.json is not None:
-        Path(options.json).write_text(json.dumps(found.to_dict(), indent=1) + "\n", encoding="utf-8")
+        files.write("--json", options.json, json.dumps(found.to_dict(), indent=1) + "\n")
         console.print(f"data: {options.json}", markup=False, soft_wrap=True)
     return 0

@@ -15,6 +15,14 @@ from weft.cli.train import describe, fit, say_where
 from weft.config.run import Run
 from weft.train.progress import ProgressBar
 
+# What a checkpoint holds with its values: a change of it in the configuration would change nothing.
+RESTORED = {
+    "optimizer": "the state of the optimizer, with its rate",
+    "scheduler": "the state of the scheduler",
+    "data.seed": "the order of the data",
+    "trainer.seed": "the random stream",
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
@@ -46,6 +54,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
         fix = "`weft train` with its config.json and another --run begins again"
         raise problem(ConfigError, options.run, "a run without a complete checkpoint", "one that can go on", fix)
     trainer = found.trainer(folder, options.device, [_Resuming(found, folder, console)])
+    if options.set:
+        _refuse_ineffective(open_run(options.run, [])[0], found)
     found.parts()  # data that cannot be read are an error before anything is printed
     console.print(f"run     {folder}, from {newest.name}", markup=False)
     describe(trainer, console)
@@ -55,3 +65,14 @@ def run(options: argparse.Namespace, console: Console) -> int:
     elif code == 0:
         say_where(folder, console)
     return code
+
+
+def _refuse_ineffective(before: Run, after: Run) -> None:
+    """Refuse changes of what goes on as the checkpoint has it."""
+    for key, what in RESTORED.items():
+        part, _, name = key.partition(".")
+        values = [run.tree.get(part) or {} for run in (before, after)]
+        if values[0] != values[1] if not name else values[0].get(name) != values[1].get(name):
+            given = f"another {key}, but the checkpoint has {what}, which goes on"
+            fix = "`weft train` with its config.json, --set and another --run begins a run with it"
+            raise problem(ConfigError, "--set", given, f"changes of keys other than {', '.join(RESTORED)}", fix)

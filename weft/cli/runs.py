@@ -44,12 +44,10 @@ def is_graph(run: Run) -> bool:
     return bool(run.tree["data"].get("type") == "graph")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: argparse.ArgumentParser, example: str = "data.batch_size=64") -> None:
     """Options that change what the configuration says."""
     parser.add_argument("--device", help="where to compute (default: what the file says, or auto)")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="change a value, as optimizer.lr=0.01"
-    )
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=f"change a value, as {example}")
 
 
 def open_run(folder: str, changes: list[str]) -> tuple[Run, Path]:

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--run", help="folder for the run (default: what the file says, or the next of runs/NAME-1, ...)"
     )
-    add_options(parser)
+    add_options(parser, "optimizer.lr=0.01")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:

@@ -256,6 +256,8 @@ class Run:
         """The batches of other inputs by name, prepared as those of the run: of the same dtypes, standardize and
         transformed as they were. A batch ends with zeros instead of a target."""
         inputs = [_as_dtype(one, name) for one, name in zip(*self._inputs(arrays, model), strict=True)]
+        if not all(one.ndim for one in inputs):
+            raise problem(ConfigError, "the inputs", "a single number", "arrays with a row for each sample")
         if "mean" in self.known:
             inputs[0] = sources.standardize(inputs[0], self.known)
         batch = (*inputs, np.zeros(len(inputs[0]), np.int64))

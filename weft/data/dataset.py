@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from weft.base.errors import IndexRangeError, RangeError, ShapeError, problem
+from weft.core.boundary import entry_point
 from weft.core.tensor import Tensor
 from weft.random.distributions import randperm
 from weft.random.generator import Generator
@@ -84,6 +85,7 @@ class TensorDataset(Dataset):
     (tensor([1., 1.]), tensor(1))
     """
 
+    @entry_point
     def __init__(self, *tensors: Tensor):
         _check_rows("TensorDataset", {str(number): one for number, one in enumerate(tensors)})
         self.tensors = tensors
@@ -103,6 +105,7 @@ class ArrayDataset(Dataset):
     array([2., 3.])
     """
 
+    @entry_point
     def __init__(
         self, *arrays: Any, named: Mapping[str, Any] | None = None, transform: Callable[[Any], Any] | None = None
     ):
@@ -164,6 +167,7 @@ class _MappedFile:
 class Subset(Dataset):
     """The items of a dataset at some positions."""
 
+    @entry_point
     def __init__(self, dataset: Any, indices: Sequence[int]):
         self.dataset, self.indices = dataset, indices
 
@@ -179,6 +183,7 @@ class Subset(Dataset):
 class ConcatDataset(Dataset):
     """Datasets one after the other."""
 
+    @entry_point
     def __init__(self, datasets: Iterable[Any]):
         self.datasets = list(datasets)
         self.cumulative_sizes = list(itertools.accumulate(len(one) for one in self.datasets))
@@ -198,6 +203,7 @@ class ConcatDataset(Dataset):
 class ChainDataset(IterableDataset):
     """Iterable datasets one after the other."""
 
+    @entry_point
     def __init__(self, datasets: Iterable[Any]):
         self.datasets = list(datasets)
 
@@ -205,6 +211,7 @@ class ChainDataset(IterableDataset):
         return itertools.chain.from_iterable(self.datasets)
 
 
+@entry_point
 def random_split(dataset: Any, lengths: Sequence[float], generator: Generator | None = None) -> list[Subset]:
     """Split a dataset at random into parts of these lengths, or fractions that add up to 1.
 
@@ -225,6 +232,7 @@ def random_split(dataset: Any, lengths: Sequence[float], generator: Generator | 
     return [Subset(dataset, order[end - count : end]) for count, end in zip(counts, ends, strict=True)]
 
 
+@entry_point
 def k_fold(
     dataset: Any, folds: int = 5, *, shuffle: bool = True, seed: int = 0, labels: Sequence[Any] | None = None
 ) -> list[tuple[Subset, Subset]]:

@@ -19,6 +19,7 @@ from weft.data.faults import DataError
 
 # in place of a position: nothing is being read; something whose key is no number; all positions of a task at once
 NO_SAMPLE, OTHER_KEY, WHOLE_TASK = -1, -2, -3
+NAMED = 12  # samples in a message
 END = object()  # what a stream gives behind its last batch; no item is this object, and it stays in its process
 
 
@@ -62,6 +63,8 @@ class Source:
         for position in positions:
             note(position)
             items.append(self.dataset[position])
+        if len(items) > 1:
+            note(WHOLE_TASK)
         return self._batch(items, make)
 
     def stream(self, skip: int, note: Callable[[Any], None], make: Make) -> Iterator[Any]:
@@ -82,10 +85,12 @@ class Source:
                 continue
             items.append(item)
             if len(items) == size:
+                note(range(number + 1 - len(items), number + 1))
                 yield self._batch(items, make)
                 note(number + 1)
                 items = []
         if items and self.last != "drop":
+            note(range(number + 1 - len(items), number + 1))
             if self.last == "pad":
                 items += [first[k % len(first)] for k in range((size or 1) - len(items))]
             yield self._batch(items, make)
@@ -110,11 +115,21 @@ def _make_arrays(rows: Any, make: Make) -> Any:
 def describe_sample(index: Any, task: Any = None) -> str:
     """What a message says about the sample that was being read: a position, a key of the dataset's own, or one of the
     numbers above; `task` has the positions that were requested."""
-    if index == WHOLE_TASK and isinstance(task, (list, tuple)):
-        return f"samples {list(task)!r:.80} at once"
+    if isinstance(index, range):  # of a stream
+        return f"samples {index[0]} to {index[-1]} at once" if len(index) > 1 else f"sample {index[0]}"
+    if index == WHOLE_TASK:
+        return f"{describe_samples(task)} at once" if isinstance(task, (list, tuple)) else "the samples of a batch"
     if index == OTHER_KEY:
         return "a sample whose key is no number"
     return "no sample" if index == NO_SAMPLE else f"sample {index!r:.80}"
+
+
+def describe_samples(positions: Any) -> str:
+    """What a message says about several samples: the positions, the first of them where they are many."""
+    if not isinstance(positions, (list, tuple)):
+        return f"sample {positions!r:.80}"
+    shown = [f"{one!r:.80}" for one in positions[:NAMED]] + ["..."] * (len(positions) > NAMED)
+    return f"samples [{', '.join(shown)}]"
 
 
 def note_sample(error: BaseException, index: Any, task: Any) -> None:

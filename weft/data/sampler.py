@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from weft.base.dtypes import float64
 from weft.base.errors import RangeError, problem
+from weft.core.boundary import entry_point
 from weft.core.creation import as_tensor
 from weft.data.seeds import iterate_apart
 from weft.random.distributions import multinomial, randperm
@@ -46,6 +47,7 @@ class Sampler(Generic[Item]):
 class SequentialSampler(Sampler):
     """0, 1, 2, ..."""
 
+    @entry_point
     def __init__(self, data_source: Any):
         self.data_source = data_source
 
@@ -59,6 +61,7 @@ class SequentialSampler(Sampler):
 class RandomSampler(Sampler):
     """All positions in random order; with `replacement` random positions, of which some come twice and some never."""
 
+    @entry_point
     def __init__(
         self,
         data_source: Any,
@@ -91,6 +94,7 @@ class RandomSampler(Sampler):
 class SubsetRandomSampler(Sampler):
     """Some positions in random order."""
 
+    @entry_point
     def __init__(self, indices: Sequence[int], generator: Generator | None = None):
         self.indices, self.generator = indices, generator
 
@@ -104,6 +108,7 @@ class SubsetRandomSampler(Sampler):
 class WeightedRandomSampler(Sampler):
     """Positions drawn with probabilities in proportion to weights."""
 
+    @entry_point
     def __init__(
         self,
         weights: Sequence[float],
@@ -129,6 +134,7 @@ class BatchSampler(Sampler):
     [[0, 1], [2, 3], [4]]
     """
 
+    @entry_point
     def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool):
         if batch_size <= 0:
             raise problem(RangeError, "BatchSampler", f"batch_size={batch_size}", "a positive number")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from weft.base.errors import problem
-from weft.data.reading import END
+from weft.data.reading import END, describe_samples
 from weft.data.workers import Worker, WorkerError
 
 JOIN_SECONDS = 1.0  # how long the end of an iteration waits for its threads; user code may be inside them
@@ -143,7 +143,7 @@ def _wait_for(shared: _Shared, sent: deque[tuple[int, Any]], timeout: float, in_
             left = None if limit is None else limit - time.monotonic()
             if left is not None and left <= 0:
                 task = sent[0][1]
-                what = "the next items of a stream" if task is None else f"samples {task!r:.80}"
+                what = "the next items of a stream" if task is None else describe_samples(task)
                 given = f"no batch for {timeout} seconds, while reading {what}"
                 raise problem(WorkerError, "DataLoader", given, "a batch within the timeout", "raise timeout=")
             shared.changed.wait(left)

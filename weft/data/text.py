@@ -6,11 +6,11 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from weft.base import files
 from weft.base.errors import RangeError, problem
 from weft.core.boundary import entry_point
 from weft.data.dataset import ArrayDataset
@@ -67,7 +67,7 @@ class CharTokenizer:
 
     def save(self, path: Source) -> None:
         """Write the vocabulary as JSON."""
-        Path(path).write_text(json.dumps({"characters": "".join(self.characters)}), encoding="utf-8")
+        files.write("CharTokenizer.save", path, json.dumps({"characters": "".join(self.characters)}))
 
     @classmethod
     def load(cls, path: Source) -> CharTokenizer:

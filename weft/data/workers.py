@@ -27,7 +27,7 @@ from weft.base.errors import RangeError, WeftError, problem
 from weft.core.creation import tensor
 from weft.core.device import device as use_device
 from weft.data.collate import Make, Packed, pack, to_device, unpack
-from weft.data.reading import END, NO_SAMPLE, OTHER_KEY, Source, describe_sample, note_sample
+from weft.data.reading import END, NO_SAMPLE, OTHER_KEY, WHOLE_TASK, Source, describe_sample, note_sample
 from weft.data.seeds import ITEMS, epoch_seed, task_seed
 from weft.random.generator import Generator, default_generator, use_generator
 
@@ -245,7 +245,8 @@ def _serve(pipe: Connection, job: Any, index: Any, number: int, parent: int) -> 
     def note(position: Any) -> None:
         nonlocal key
         key = position
-        index.value = position if isinstance(position, (int, np.integer)) else OTHER_KEY
+        is_range = isinstance(position, range)
+        index.value = position if isinstance(position, (int, np.integer)) else WHOLE_TASK if is_range else OTHER_KEY
 
     stream: Iterator[Any] | None = None
     is_started = False

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from weft.base import tree
+from weft.base import files, tree
 from weft.base.errors import GraphError, RangeError, ShapeError, problem
 from weft.core.boundary import entry_point
 from weft.core.tensor import Tensor
@@ -254,8 +254,7 @@ def plot(
     ]
     drawn = draw(trace_network(model, inputs, depth))
     if path is not None:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(drawn)
+        files.write("plot", path, drawn)
     return drawn
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from weft.base import files
 from weft.base.errors import GraphError, RangeError, problem
 from weft.core.boundary import entry, entry_point
 
@@ -140,8 +141,7 @@ class Profile:
         """Write the Chrome trace, as JSON."""
         if not str(path).endswith(".json"):
             raise problem(RangeError, "save", f"the path {str(path)!r}", "a name that ends in .json")
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(self.chrome_trace(), file)
+        files.write("save", path, json.dumps(self.chrome_trace()))
 
     def table(self, most: int = 20) -> str:
         """Both tables as text, the `most` slowest kernels in the first."""

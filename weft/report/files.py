@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import json
 import math
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from weft.base import files
 from weft.base.errors import RangeError, problem
 
 KNOWN = ("config.json", "environment.json", "metrics.csv", "steps.csv", "layers.json", "memory.json", "kernels.json")
@@ -163,12 +163,5 @@ def write(run_folder: str | os.PathLike[str]) -> Path:
 
 
 def put(path: Path, text: str) -> None:
-    """Write a file under another name and rename it, so that it is never there half."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")  # another process may write the same
-    try:
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise
+    """Write a file whole. Names of files that are no text, of which a report may speak, have question marks there."""
+    files.write("report", path, text.encode("utf-8", "replace"))

@@ -29,11 +29,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from weft.base import files
 from weft.base.errors import CheckpointWarning, DTypeError, FileError, FileFormatError, RangeError, problem
+from weft.base.files import PathLike, as_path, damaged_file, failed_write
 from weft.core.device import get
 from weft.core.tensor import Tensor
-from weft.serialization import files
-from weft.serialization.files import PathLike, as_path, damaged_file, failed_write
 from weft.serialization.nested import JSON
 from weft.serialization.safetensors import TensorFile, open_tensors, write_tensors
 

@@ -22,7 +22,9 @@ from typing import Any
 import numpy as np
 
 from weft.autograd import no_grad
+from weft.base import files
 from weft.base.errors import FileFormatError, GraphError, StateDictError, WeftError, problem
+from weft.base.files import PathLike, as_path, damaged_file
 from weft.core.boundary import entry_point
 from weft.core.device import Device, get
 from weft.core.tensor import Tensor
@@ -37,8 +39,6 @@ from weft.nn.module.symbolic import Symbol
 from weft.nn.parameter import Parameter, is_lazy, stop_waiting
 from weft.nn.registry import LAYERS, layers
 from weft.random.generator import default_generator
-from weft.serialization import files
-from weft.serialization.files import PathLike, as_path, damaged_file
 from weft.serialization.nested import flatten_state, unflatten_state
 from weft.serialization.safetensors import TensorFile, open_tensors, save_tensors
 from weft.serialization.saving import check_format, state_metadata, state_of

@@ -22,16 +22,15 @@ from typing import Any
 
 import numpy as np
 
-from weft.base import dtypes
+from weft.base import dtypes, files
 from weft.base.dtypes import DType
 from weft.base.errors import DTypeError, FileFormatError, GraphError, RangeError, problem
+from weft.base.files import PathLike, as_path, damaged_file
 from weft.core.device import get
 from weft.core.host_arrays import host_array
 from weft.core.interop import array_leaf
 from weft.core.tensor import Tensor
 from weft.jit.snapshot import snapshot
-from weft.serialization import files
-from weft.serialization.files import PathLike, as_path, damaged_file
 
 HEADER_LIMIT = 100_000_000  # bytes, as in the reference implementation
 DIGEST = "weft.sha256"

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from weft.base import files
 from weft.base.errors import DTypeError, problem
+from weft.base.files import PathLike, as_path, damaged_file
 from weft.core.boundary import entry_point
 from weft.core.device import get
 from weft.core.tensor import Tensor
-from weft.serialization import files
-from weft.serialization.files import PathLike, as_path, damaged_file
 from weft.serialization.nested import flatten_state, unflatten_state
 from weft.serialization.safetensors import TensorFile, parse_tensors, save_tensors
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weft.base import files
 from weft.base.errors import DTypeError, FileFormatError, GraphError, problem
+from weft.base.files import PathLike, as_path, damaged_file
 from weft.core.device import get
 from weft.core.tensor import Tensor
-from weft.serialization import files
-from weft.serialization.files import PathLike, as_path, damaged_file
 from weft.serialization.safetensors import parse_tensors
 from weft.serialization.saving import is_torch_file, load_weights
 

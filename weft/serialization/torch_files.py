@@ -27,9 +27,9 @@ from numpy.lib.stride_tricks import as_strided
 
 from weft.base import dtypes
 from weft.base.dtypes import DType
+from weft.base.files import damaged_file
 from weft.core.interop import array_leaf
 from weft.core.tensor import Tensor
-from weft.serialization.files import damaged_file
 from weft.serialization.pickle_calls import PLAIN_CALLS, Named, Part, Refused, as_tuple, call_function
 from weft.serialization.pickles import Machine
 

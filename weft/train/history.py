@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from weft.base import files
 from weft.base.errors import RangeError, problem
 from weft.core.boundary import entry_point
 
@@ -81,7 +82,7 @@ class History:
 
         target = Path(path)
         series = {name: [(epoch + 1, y) for epoch, y in points] for name, points in self.series().items()}
-        target.write_text(panels(series), encoding="utf-8")
+        files.write("History.plot", target, panels(series))
         return target
 
     def state_dict(self) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import weft
-from weft.serialization.files import failed_write, replace, write_all
+from weft.base import files
+from weft.base.files import failed_write
 from weft.train.callbacks import Callback
 from weft.train.monitor import Metrics
 from weft.train.tensorboard import EventWriter
@@ -132,8 +133,7 @@ def make_folder(path: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a file under another name and rename it, so that it is never there half."""
     make_folder(path.parent)
-    with replace("Trainer", path) as file:
-        write_all(file, text.encode())
+    files.write("Trainer", path, text)
 
 
 class CSVLogger(Callback):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import weft
-from weft.base.errors import GraphError, problem
+from weft.base.errors import GraphError, RangeError, problem
 from weft.optim import saved_state
 from weft.train import weights
 from weft.train.callbacks import Callback
@@ -190,11 +191,27 @@ def _step_of(path: Path) -> int:
     return int(path.stem.rpartition("-")[2])
 
 
+def _check_resume(trainer: Trainer, where: Any) -> None:
+    """Refuse what names no checkpoint; whether one is there is seen when it is read."""
+    who, expected = "Trainer.fit", '"auto", None, or the path of a checkpoint'
+    if where is True:
+        if trainer.run is None:
+            raise problem(
+                RangeError, who, "resume=True for a Trainer without a run folder", expected, "Trainer(run=...)"
+            )
+    elif not isinstance(where, (str, os.PathLike)):
+        raise problem(RangeError, who, f"resume={where!r:.80}", expected)
+    elif where != "auto" and (Path(where) / "checkpoints").is_dir():
+        given, fix = f"resume={os.fspath(where)!r}, the folder of a run", "Trainer(run=...) goes on with a run"
+        raise problem(RangeError, who, given, "a checkpoint, such as one of those in its folder checkpoints", fix)
+
+
 def resume(trainer: Trainer, where: Any) -> bool:
     """Begin with the state of the newest checkpoint ("auto"), or of the one at a path; whether there was one."""
     if where is None or where is False or (where == "auto" and trainer.run is None):
         put_aside(trainer)
         return False
+    _check_resume(trainer, where)
     from weft.serialization import CheckpointFolder, unflatten_state
 
     if where in ("auto", True):

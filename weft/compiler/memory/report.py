@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from weft.base import files
 from weft.base.errors import OutOfMemoryError, RangeError, WeftError, problem
 from weft.base.errors import size_text as size_text
 from weft.plan.device import describe_available
@@ -90,8 +91,7 @@ class MemoryReport:
         """Draw the arena as an SVG picture: steps to the right, bytes upwards, one box for each temporary."""
         if not str(path).endswith(".svg"):
             raise problem(RangeError, "plot", f"the path {str(path)!r}", "a name that ends in .svg")
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(picture(self))
+        files.write("plot", path, picture(self))
 
     def __str__(self) -> str:
         return self.table()

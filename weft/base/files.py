@@ -84,6 +84,28 @@ def create(path: PathLike) -> Iterator[int]:
         os.close(handle)
 
 
+def write(who: str, path: PathLike, data: str | bytes | memoryview) -> None:
+    """Put a text, or bytes, into a file: all of it, or the path keeps what it had. What is no file but takes bytes,
+    such as a pipe or /dev/stdout, gets them."""
+    data = data.encode() if isinstance(data, str) else data
+    if os.path.exists(path) and not os.path.isfile(path):
+        _write_through(who, path, data)
+        return
+    with replace(who, path) as file:
+        write_all(file, data)
+
+
+def _write_through(who: str, path: PathLike, data: Any) -> None:
+    try:
+        handle = os.open(path, os.O_WRONLY | _AS_IT_IS)
+        try:
+            write_all(handle, data)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise failed_write(who, path, error) from error
+
+
 @contextlib.contextmanager
 def replace(who: str, path: PathLike) -> Iterator[int]:
     """A file that is there, whole, when the block has ended; the path keeps its previous content until then."""
