@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.timers import stop_timer
 from weft.base import locks
 from weft.errors import GraphError
 
@@ -270,8 +271,7 @@ def test_a_signal_handler_may_read_and_interrupts_leave_nothing_locked():
                 stepping.step(stepping.one)
                 armed.clear()
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        stop_timer(before)
     for values in seen:
         assert_whole(values)
     done: list[float] = []

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 import weft
+from tests.timers import stop_timer
 from tests.unit.fake_driver import FakeGpu
 from weft.base import locks
 from weft.base.state import STATE
@@ -56,8 +57,7 @@ def interrupts(seconds: float):
         yield armed
     finally:
         armed.clear()
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        stop_timer(before)
 
 
 SECONDS, MAX_SECONDS = 0.6, 60.0  # longer than the first only where that interrupts less than `LEAST` times
