@@ -70,7 +70,8 @@ def lay_out_arena(allocation: Allocation, options: Options) -> Allocation:
         for a, b in busy:
             if at + need <= a:
                 break
-            at = _avoid_border(max(at, b), need, most)
+            if b > at:
+                at = _avoid_border(b, need, most) if most else b
         for group in groups:
             blocks.setdefault(group, []).append((at, at + need, first[value], last[value]))
         arena[value] = at
@@ -83,9 +84,8 @@ def lay_out_arena(allocation: Allocation, options: Options) -> Allocation:
 
 
 def _avoid_border(at: int, need: int, most: int) -> int:
-    """The first offset from `at` on where `need` bytes are in one of the arena's allocations of `most` bytes (0: it is
-    one)."""
-    return -(-at // most) * most if most and at % most + need > most else at
+    """The first offset from `at` on where `need` bytes are in one of the arena's allocations of `most` bytes."""
+    return -(-at // most) * most if at % most + need > most else at
 
 
 def _lifetimes(allocation: Allocation) -> tuple[dict[Node, int], dict[Node, int]]:
