@@ -101,6 +101,18 @@ def read_and_written_before_grad(m):
     return m.tensor(read[0::2]), m.tensor(read[1::2]), h, w.detach(), both
 
 
+def hooks_of_leaves_that_were_read(m):
+    w = m.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    with m.no_grad():
+        w.mul_(1.5)  # computed below, while the graph is made
+    seen = []
+    w.register_hook(lambda g: seen.append(g.clone()) or g.clamp(max=30.0))
+    first = w * w
+    first.tolist()
+    (first.sum() + (w * 3).sum() + w.exp().sum()).backward()
+    return *seen, w.grad, *m.autograd.grad((w * w).sum() + (w * 5).sum(), w), m.tensor(len(seen))
+
+
 def gradient_penalty(m):
     x, w = m.tensor(X, requires_grad=True), m.tensor(W, requires_grad=True)
     score = m.nn.functional.conv2d(x, w).tanh()
@@ -129,7 +141,7 @@ def kept_and_not_kept(m):
 
 PROGRAMS = [
     several_outputs, one_tensor, results_as_inputs, clones_are_apart, second_derivatives, unused, a_convolution,
-    gradient_penalty, read_and_written_before_grad, kept_and_not_kept,
+    gradient_penalty, read_and_written_before_grad, hooks_of_leaves_that_were_read, kept_and_not_kept,
 ]  # fmt: skip
 
 
@@ -156,6 +168,22 @@ def test_the_form_for_functions_stays():
     assert weft.grad(lambda x, y: (x * y).sum(), 1)(weft.ones(1), weft.ones(1)).tolist() == [1.0]
     grads, extra = weft.grad(fn=lambda x: ((x * x).sum(), "extra"), has_aux=True)(weft.ones(1))
     assert grads.tolist() == [2.0] and extra == "extra"
+
+
+def test_reading_changes_no_bits_of_gradients():
+    """The gradient is the same sum in the same order, although the leaf has another node once it is computed."""
+    values, results = np.random.default_rng(0).standard_normal((40, 12)), []
+    for reads in (False, True):
+        w = weft.tensor(values, requires_grad=True)
+        with weft.no_grad():
+            w.mul_(0.3)
+        first = w.sin()
+        if reads:
+            first.tolist()
+        parts = [w.roll(shift, 1) * (shift + 0.1) for shift in range(1, 6)]
+        (sum(parts) * first + w.exp()).sum().backward()
+        results.append(w.grad.numpy())
+    np.testing.assert_array_equal(*results)
 
 
 def test_a_function_that_reads_its_argument_after_it_was_used():

@@ -11,7 +11,7 @@ from weft.base.errors import DTypeError, GraphError, ShapeError, problem
 from weft.core.cell import LEAVES
 from weft.core.realize import remember_consumed
 from weft.core.tensor import Tensor
-from weft.grad.engine import gradients, history, total
+from weft.grad.engine import gradients, history
 from weft.graph import build
 from weft.graph.node import Node
 
@@ -30,6 +30,13 @@ def leaves_of(order: Sequence[Node]) -> list[tuple[Node, Tensor]]:
         if tensor is not None and tensor._requires_grad:
             found.append((node, tensor))
     return found
+
+
+def same_leaves(leaves: Sequence[tuple[Node, Tensor]]) -> dict[Node, Node]:
+    """For each node of a leaf the first one in the graph. A leaf has several where it was read or written while the
+    graph was made; its gradient is one sum all the same, so that reading changes no bits and hooks are called once."""
+    first: dict[int, Node] = {}
+    return {node: first.setdefault(id(leaf), node) for node, leaf in leaves}
 
 
 def backward(
@@ -64,7 +71,7 @@ def backward(
     selected = _select_targets(order, leaves, chosen)
     # A hook is called even where the leaves that its tensor depends on no longer exist.
     targets = [*[node for node, _, _ in selected], *(hooks if chosen is None else ())]
-    found = gradients(roots, [seed for _, seed in pairs], targets, order, hooks)
+    found = gradients(roots, [seed for _, seed in pairs], targets, order, hooks, same_leaves(leaves))
     for (_, leaf, axes), g in zip(selected, found, strict=False):
         if g is not None:
             _accumulate(leaf, in_order(g, axes), create_graph)
@@ -134,21 +141,16 @@ def gradients_in(
 ) -> list[Node | None]:  # fmt: skip
     """The gradient of sum(roots * seeds) in each of `inputs`; None where no path leads there.
 
-    A leaf may have been read or written since the outputs were computed, and then has another node than they know: its
-    gradient is that of all nodes in `order` that were this leaf.
+    A leaf may have been read or written since the outputs were computed, and then has another node than they know.
     """
-    owned: dict[int, list[Node]] = {}
-    for node, leaf in leaves:
-        owned.setdefault(id(leaf), []).append(node)
+    same = same_leaves(leaves)
+    known = {id(leaf): same[node] for node, leaf in leaves}
     sites = [
-        (owned[id(item)], None) if id(item) in owned else ([node], axes)
+        (known[id(item)], None) if id(item) in known else site_of("grad", position, item)
         for position, item in enumerate(inputs)
-        for node, axes in [site_of("grad", position, item)]
     ]
-    targets = [node for nodes, _ in sites for node in nodes]
-    found = dict(zip(targets, gradients(roots, seeds, targets, order, hooks), strict=True))
-    parts = [([g for node in nodes if (g := found[node]) is not None], axes) for nodes, axes in sites]
-    return [in_order(total(those), axes) if those else None for those, axes in parts]
+    found = gradients(roots, seeds, [node for node, _ in sites], order, hooks, same)
+    return [None if g is None else in_order(g, axes) for (_, axes), g in zip(sites, found, strict=True)]
 
 
 def root_of(who: str, tensor: Tensor, gradient: Tensor | None) -> tuple[Node, Node]:

@@ -42,14 +42,16 @@ def gradients(
     wrt: Sequence[Node],
     order: Sequence[Node] | None = None,
     hooks: Mapping[Node, Callable[[Node], Node]] | None = None,
+    same: Mapping[Node, Node] | None = None,
 ) -> list[Node | None]:
     """The gradient of sum(outputs * seeds) in each node of `wrt`; None where no path leads there.
 
     `seeds[i]` has the shape and dtype of `outputs[i]`. `order`, if the caller has it, is `history(outputs)`. `hooks`
-    replace the gradients of some nodes, once each, before anything else is done with them.
+    replace the gradients of some nodes, once each, before anything else is done with them. Where nodes are the `same`
+    leaf at different times, their gradient is that of the one that `same` gives; the others have none.
     """
     order = history(outputs) if order is None else order
-    traversal = _Traversal(set(wrt), hooks or {})
+    traversal = _Traversal({*wrt, *(same or ())}, hooks or {}, same or {})
     for output, seed in zip(outputs, seeds, strict=True):
         traversal.add_part(output, seed)
     traversal.run(order)
@@ -59,8 +61,10 @@ def gradients(
 class _Traversal:
     """One reverse traversal: the parts of gradients that were found so far, and what is computed again."""
 
-    def __init__(self, targets: set[Node], hooks: Mapping[Node, Callable[[Node], Node]]):
-        self.targets, self.hooks = targets, hooks
+    def __init__(
+        self, targets: set[Node], hooks: Mapping[Node, Callable[[Node], Node]], same: Mapping[Node, Node]
+    ):  # fmt: skip
+        self.targets, self.hooks, self.same = targets, hooks, same
         self.parts: dict[Node, list[Node]] = {}
         self.picked: dict[Node, dict[Node, Node]] = {}  # of each node with several results, the gradients of its picks
         self.results: dict[Node, dict[int, Node]] = {}  # of each call: the gradient of every result that has one
@@ -93,6 +97,7 @@ class _Traversal:
         while node.op == "checkpoint" and node not in self.targets and node not in self.hooks:
             passed.append(node.attrs.segment)
             node = node.srcs[0]
+        node = self.same.get(node, node)
         if passed:
             self.covers.setdefault(node, {}).update(dict.fromkeys(passed))
         self.parts.setdefault(node, []).append(part)
